@@ -177,7 +177,6 @@ def test_the_way_from_a_policy_to_a_token(page: Any) -> None:
         assert page.get_attribute(".tokenbox", "data-mode") == mode
     assert "trainer − sampler" in (page.get_attribute(".tok >> nth=0", "title") or "")
     page.check(".tokenbox input[value=advantage]")
-    kept(page, "run")
 
 
 def test_a_run_begins_with_its_task_and_its_conversation(page: Any) -> None:
