@@ -195,7 +195,9 @@ def in_a_browser(server: ServerProcess, runs: RunList, times: int, before: Calla
         "a policy and its curve": (f"/ui/policies/{POLICY}", "#curve canvas"),
     }
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program.program, env=program.env, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(
+            executable_path=program.program, env={**program.env}, args=["--no-sandbox"]
+        )
         page = browser.new_page(base_url=server.url, viewport={"width": 1440, "height": 900})
         page.goto("/ui/login?next=/ui/runs")
         page.fill("#token", server.headers["Authorization"].split()[1])

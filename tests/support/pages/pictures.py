@@ -44,7 +44,9 @@ def take(to: Path) -> None:
     """Writes the pictures into a directory."""
     program = chromium()
     with demo() as facts, sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program.program, env=program.env, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(
+            executable_path=program.program, env={**program.env}, args=["--no-sandbox"]
+        )
         page = browser.new_page(base_url=facts["url"], viewport={"width": 1440, "height": 900}, locale="en-GB")
         page.goto("/ui/login?next=/")
         page.fill("#token", facts["token"])
