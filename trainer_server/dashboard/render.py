@@ -72,6 +72,11 @@ def label(text: object, most: int) -> Markup:
     return Markup('<span title="{}">{}…</span>').format(title, _mark_odd(whole[: most - 1]))
 
 
+def plain(text: str, most: int) -> str:
+    """The same where no element can be: in a page's title."""
+    return _ODD.sub(lambda odd: f"U+{ord(odd[0]):04X}", text if len(text) <= most else text[: most - 1] + "…")
+
+
 def _mark_odd(text: str) -> Markup:
     parts = []
     at = 0
@@ -143,6 +148,7 @@ _templates = Environment(
 _templates.filters |= {
     "shown": render_text,
     "label": label,
+    "plain": plain,
     "number": number,
     "when": when,
     "ago": ago,

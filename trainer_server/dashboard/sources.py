@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -12,6 +12,7 @@ from fastapi import Depends, Request
 from trainer_server.dashboard.curves import curves
 from trainer_server.dashboard.follow import Follower
 from trainer_server.dashboard.tokens import TokenTexts
+from trainer_server.dashboard.words import task_words
 from trainer_server.ledger.run_list import Outcome, RunList
 from trainer_server.server.dependencies import get_policy
 from trainer_server.server.server import Server
@@ -21,6 +22,8 @@ T = TypeVar("T")
 
 _PATIENCE = 0.05
 """Seconds that a page waits for the list of runs to be brought up to date."""
+_MOST_WORDS = 5_000
+"""Scenarios whose words are kept in memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,7 @@ class Sources:
         self.follower = Follower(server.ledger, server.jobs.queue, server.runs)
         self.texts = TokenTexts(Path(server.identity.base.path), server.engines, hidden=server.redaction.on)
         self._cache: dict[str, tuple[object, Any]] = {}
+        self._words: dict[str, str] = {}
 
     def unless_changed(self, name: str, key: object, make: Callable[[], T]) -> T:
         """A cached value, computed again where its key has changed.
@@ -92,6 +96,22 @@ class Sources:
             self.runs.by_version(policy, evaluation=kind, scenario=scenario) for kind in (False, True)
         )
         return curves([], training, held_out, self.runs.by_node(policy, scenario))
+
+    def words(self, scenarios: Iterable[str]) -> dict[str, str]:
+        """The words of scenarios by their ids, from a run of each; the id where no run has its task. Blocks."""
+        found = {}
+        for scenario in scenarios:
+            if not (words := self._words.get(scenario)):
+                run = self.runs.last_of(scenario)
+                trace = self.server.runs.find_trace(run) if run else None
+                spec = self.server.rollouts.spec(run) if run and not trace else None
+                of_run = trace.scenario if trace else spec.scenario if spec else None
+                if words := task_words(of_run.input) if of_run else "":
+                    if len(self._words) >= _MOST_WORDS:
+                        self._words.clear()
+                    self._words[scenario] = words
+            found[scenario] = words or scenario
+        return found
 
     async def look(self) -> None:
         """Brings the list of runs up to date, as far as that takes a moment only."""

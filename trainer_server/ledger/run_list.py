@@ -247,6 +247,18 @@ class RunList:
         )
         return [str(scenario) for (scenario,) in self._all(query, writable(policy), writable(after), MOST_SCENARIOS)]
 
+    def last_of(self, scenario: str) -> str | None:
+        """Id of the newest run of a scenario, of those that a client reported where there are any."""
+        query = "SELECT id FROM runs WHERE scenario = ? ORDER BY traced DESC, started DESC LIMIT 1"
+        return next((str(run) for (run,) in self._all(query, writable(scenario))), None)
+
+    def of_scenarios(self, policy: str, scenarios: Sequence[str]) -> list[Outcome]:
+        """What rewarded runs of a policy on some scenarios came to, by version, kind and scenario."""
+        if not scenarios:
+            return []
+        query = _outcomes(f"policy = ? AND scenario IN ({', '.join('?' * len(scenarios))})", by_scenario=True)
+        return [Outcome(*row) for row in self._all(query, writable(policy), *map(writable, scenarios))]
+
     def groups(self, policy: str, versions: Sequence[int], *, evaluation: bool = False) -> list[Outcome]:
         """Groups of some versions that have two or more rewards: runs of a scenario by one version, for training or
         for evaluation."""

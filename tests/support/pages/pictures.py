@@ -1,49 +1,79 @@
-"""The picture of the dashboard's overview, of a quickstart that has ended: `python -m tests.support.pages.pictures
-runs/latest` writes docs/images/dashboard.png. The run's home is copied, and served over the small engine."""
+"""Pictures of the dashboard for the docs, of `art-langgraph demo`: `python -m tests.support.pages.pictures`
+writes docs/images/dashboard.png, run.png, policy.png, group.png and phone.png. What they show is made up, and CI can
+make it again."""
 
 from __future__ import annotations
 
-import shutil
+import contextlib
+import json
+import subprocess
 import sys
-import tempfile
+import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import httpx
 from playwright.sync_api import sync_playwright
 
-from testbed.engine_app import make_app
 from tests.support.chromium import chromium
-from tests.support.servers.serving import serving
-from tests.support.servers.trainer_server import TOKEN, trainer_server_over
-from trainer_server.engines.package_models import EMBEDDED
 
-PICTURE = Path(__file__).parents[3] / "docs" / "images" / "dashboard.png"
+IMAGES = Path(__file__).parents[3] / "docs" / "images"
+PORT = 8479
 
 
-def take(run: Path, to: Path, scheme: str = "light") -> None:
-    """Writes a picture.
+@contextlib.contextmanager
+def demo() -> Iterator[dict[str, Any]]:
+    """The url, token and policy of a demo that runs."""
+    command = [str(Path(sys.executable).with_name("art-langgraph")), "demo", "--port", str(PORT), "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            facts = json.loads(process.stdout.readline())
+            for _ in range(240):
+                with contextlib.suppress(httpx.HTTPError):
+                    httpx.get(f"{facts['url']}/ui/login")
+                    break
+                time.sleep(0.5)
+            yield facts
+        finally:
+            process.terminate()
 
-    Args:
-        run: The directory of a quickstart's run.
-        to: The PNG file.
-        scheme: `light` or `dark`.
-    """
+
+def take(to: Path) -> None:
+    """Writes the pictures into a directory."""
     program = chromium()
-    with tempfile.TemporaryDirectory() as scratch, serving(make_app(base=EMBEDDED)) as engine:
-        home = Path(shutil.copytree(run / "home", Path(scratch) / "home"))
-        with trainer_server_over((engine,), home, Path("embedded")) as server, sync_playwright() as playwright:
-            browser = playwright.chromium.launch(
-                executable_path=program.program, env=program.env, args=["--no-sandbox"]
-            )
-            size = {"width": 1280, "height": 980}
-            page = browser.new_page(viewport=size, color_scheme=scheme, locale="en-GB")
-            page.goto(f"{server.url}/ui/login?next=/")
-            page.fill("#token", TOKEN)
-            page.keyboard.press("Enter")
-            for part in (".chart:not(.small) canvas", ".chart.small canvas", ".live[data-state=on]"):
-                page.wait_for_selector(part)
-            page.screenshot(path=to)
-            browser.close()
+    with demo() as facts, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=program.program, env={**program.env}, args=["--no-sandbox"]
+        )
+        page = browser.new_page(base_url=facts["url"], viewport={"width": 1440, "height": 900}, locale="en-GB")
+        page.goto("/ui/login?next=/")
+        page.fill("#token", facts["token"])
+        page.keyboard.press("Enter")
+        for part in (".chart:not(.small) canvas", ".chart.small canvas", ".live[data-state=on]"):
+            page.wait_for_selector(part)
+        page.screenshot(path=to / "dashboard.png")
+        page.goto(f"/ui/policies/{facts['policy']}#scenarios")
+        page.wait_for_selector("#curve canvas")
+        page.locator("#scenarios").scroll_into_view_if_needed()
+        page.evaluate("document.getElementById('scenarios').scrollIntoView()")
+        page.screenshot(path=to / "policy.png")
+        page.goto(f"/ui/runs?policy={facts['policy']}&version=9&kind=training")
+        group = page.get_attribute(".runs tbody a[href^='/ui/groups'] >> nth=0", "href")
+        page.click(".runs tbody a[href^='/ui/runs/'] >> nth=0")
+        page.wait_for_selector(".tree.top")
+        page.click(".call > details > summary >> nth=0")
+        page.wait_for_selector(".tok")
+        page.screenshot(path=to / "run.png", full_page=True)
+        page.goto(group or "")
+        page.screenshot(path=to / "group.png")
+        page.go_back()
+        page.set_viewport_size({"width": 390, "height": 844})
+        page.reload()
+        page.screenshot(path=to / "phone.png")
+        browser.close()
 
 
 if __name__ == "__main__":
-    take(Path(sys.argv[1]), PICTURE)
+    take(IMAGES)

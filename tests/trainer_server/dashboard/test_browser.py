@@ -24,7 +24,7 @@ from tests.support.servers.trainer_server import TOKEN, TrainerServer, trainer_s
 pytestmark = pytest.mark.slow
 
 AXE = "axe-core@4.14.1"
-IMAGES = Path(__file__).parents[4] / "docs" / "images"
+IMAGES = Path(__file__).parents[3] / "docs" / "images"
 PAGES = (
     "/",
     "/ui/policies/agent",
@@ -177,7 +177,14 @@ def test_the_way_from_a_policy_to_a_token(page: Any) -> None:
         assert page.get_attribute(".tokenbox", "data-mode") == mode
     assert "trainer − sampler" in (page.get_attribute(".tok >> nth=0", "title") or "")
     page.check(".tokenbox input[value=advantage]")
-    kept(page, "run")
+
+
+def test_a_run_begins_with_its_task_and_its_conversation(page: Any) -> None:
+    first_run(page, "scenario=note&version=0&state=whole")
+    assert page.inner_text("h1") == "Write today's note."
+    top = {name: page.locator(f"#{name}").bounding_box() for name in ("tree", "feedback")}
+    assert top["tree"]["x"] < top["feedback"]["x"], "scores and actions stand at its side"
+    assert page.locator("#tree").evaluate("one => one.closest('section').innerText").count("Write today's note.") == 1
 
 
 def test_hostile_text_does_nothing(page: Any) -> None:

@@ -261,6 +261,13 @@ async def test_a_policy_shows_what_several_evaluation_runs_of_a_scenario_tell(
     assert "Evaluations with several runs" not in browser.get("/ui/policies/agent").text
 
 
+def test_a_policy_lists_scenarios_by_their_words_with_successes_by_version(browser: httpx.Client) -> None:
+    text = re.sub(r"<[^>]+>", " ", browser.get("/ui/policies/evaluated").text)
+    assert re.findall(r"say a\s+@0 (\d/\d)", text) == ["4/4", "1/4"]
+    overview = browser.get("/").text
+    assert "Runs have rewards, and no step has trained on them yet." in overview
+
+
 def test_curves_of_a_scenario_and_of_its_nodes(browser: httpx.Client, run: str) -> None:
     found = browser.get("/api/policies/agent/curves", params={"scenario": "sc<i>"}).json()
     assert set(found) == {"reward of runs", "success of runs", "reward of node model<b>"}

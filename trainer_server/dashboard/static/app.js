@@ -12,6 +12,19 @@ function localTimes(root) {
   }
 }
 
+// A copy button takes its text, or the page's address; a browser copies on https and on this machine only.
+document.addEventListener("click", async event => {
+  const button = event.target.closest("[data-copy]");
+  if (!button) return;
+  const text = button.dataset.copy || location.href;
+  try {
+    await navigator.clipboard.writeText(text);
+    button.textContent = "Copied";
+  } catch {
+    said.textContent = text;
+  }
+});
+
 document.addEventListener("change", event => {
   const box = event.target.closest(".tokenbox");
   if (box && event.target.type === "radio") box.dataset.mode = event.target.value;

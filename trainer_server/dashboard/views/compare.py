@@ -7,12 +7,12 @@ import difflib
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from trainer_server.common.run_tree import CallItem, first_items
+from trainer_server.common.run_tree import CallItem, Item, NodeItem, ToolItem, first_items
 from trainer_server.dashboard.facts import RunFacts, facts_of
 from trainer_server.dashboard.render import PageRoute, as_json, page
 from trainer_server.dashboard.sources import Sources, SourcesDep
@@ -25,9 +25,13 @@ router = APIRouter(prefix="/ui", include_in_schema=False, route_class=PageRoute)
 _MOST_WORDS = 1500
 """Words of a text that are compared one by one; longer ones are compared by lines."""
 _MOST_TEXT = 60_000
+_MOST_MOVES, _MOST_OF_A_MOVE = 12, 1_000
+"""Model and tool calls of a run whose difference from the first run a group marks, and characters of each."""
 _MOST_ITEMS = 100
 """Nodes and calls of a run that a group shows."""
 _Call = tuple[str, CallItem]
+_Move = tuple[str, str]
+"""What makes the move, and its text."""
 _WORD = re.compile(r"\s+|\w+|[^\w\s]")
 
 
@@ -72,6 +76,7 @@ def _group(sources: Sources, scenario: str, policy: str, version: int | None) ->
     if not rows:
         raise NotFound(f"no run of the scenario {scenario!r:.200} is known for {policy or 'no policy'}", code="none")
     facts = [facts_of(sources, row.id) for row in rows[:16]]
+    moves = [list(islice(_moves(run.items), _MOST_MOVES)) for run in facts]
     rewards = [row.reward for row in rows if row.reward is not None and not row.evaluation]
     dead = len(rewards) > 1 and max(rewards) == min(rewards)
     return {
@@ -80,10 +85,35 @@ def _group(sources: Sources, scenario: str, policy: str, version: int | None) ->
         "version": version,
         "rows": rows,
         "facts": facts,
+        "words": sources.words([scenario])[scenario],
+        "moves": [_compare_moves(moves[0], of_run) for of_run in moves],
         "trees": [first_items(run.items, _MOST_ITEMS) for run in facts],
         "verdicts": {row.id: of_completion(row, run.steps)[2] for run in facts for row in run.completions},
         "dead": dead,
     }
+
+
+def _moves(items: Sequence[Item], node: str = "") -> Iterator[_Move]:
+    """Model and tool calls of a tree in its order, without calls that were superseded."""
+    for item in items:
+        if isinstance(item, NodeItem):
+            yield from _moves(item.inside, item.label)
+        elif isinstance(item, ToolItem):
+            yield item.tool.tool, (item.tool.result or item.tool.failure or "")[:_MOST_OF_A_MOVE]
+        elif not item.call.superseded:
+            yield node or "model", _message_text((node, item))[:_MOST_OF_A_MOVE]
+
+
+def _compare_moves(first: Sequence[_Move], moves: Sequence[_Move]) -> list[dict[str, Any]]:
+    """Moves of a run in pieces, of which `right` is not in the first run."""
+    rows = []
+    matcher = difflib.SequenceMatcher(None, [name for name, _ in first], [name for name, _ in moves], autojunk=False)
+    for _, a, b, c, d in matcher.get_opcodes():
+        for left, right in zip_longest(first[a:b], moves[c:d]):
+            if right is not None:
+                pieces = [piece for piece in differences(left[1] if left else "", right[1]) if piece.kind != "left"]
+                rows.append({"name": right[0], "pieces": pieces, "same": left == right})
+    return rows
 
 
 def _scenario(sources: Sources, scenario: str, policy: str) -> dict[str, Any]:
@@ -95,6 +125,7 @@ def _scenario(sources: Sources, scenario: str, policy: str) -> dict[str, Any]:
     cut = len(outcomes) == MOST_OUTCOMES
     return {
         "scenario": scenario,
+        "words": sources.words([scenario])[scenario],
         "outcomes": outcomes,
         "policies": policies,
         "policy": policy,

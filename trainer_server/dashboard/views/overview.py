@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
@@ -11,15 +12,17 @@ from starlette.responses import JSONResponse
 
 from trainer_server.dashboard.curves import curves, flat
 from trainer_server.dashboard.evaluations import repeats_of
-from trainer_server.dashboard.render import HEADERS, PageRoute, page
-from trainer_server.dashboard.sources import Sources, SourcesDep
+from trainer_server.dashboard.render import HEADERS, PageRoute, address, page, part
+from trainer_server.dashboard.sources import Figures, Sources, SourcesDep
 from trainer_server.dashboard.status import RECENT, engine_rows, running_jobs, throughput
 from trainer_server.ledger.run_list import MOST_SCENARIOS, Outcome
 from trainer_server.server.dependencies import get_policy
-from trainer_server.wire import NotFound
+from trainer_server.wire import NotFound, Policy
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
 
+_SHOWN_VERSIONS = 6
+"""Versions of a scenario on the page of a policy: the first one and the newest."""
 _SHOWN_METRICS = ("reward_mean", "loss", "grad_norm", "entropy", "logp_gap", "tokens_trained", "groups_skipped")
 
 
@@ -100,8 +103,34 @@ def _policies(sources: Sources) -> list[dict[str, Any]]:
         figures = sources.figures(policy.name)
         newest = sources.server.store.version(policy.name, policy.latest)
         last = figures.held_out[-1] if figures.held_out else None
-        rows.append({"policy": policy, "newest": newest, "held_out": last, "training": figures.training[-1:]})
+        first = figures.held_out[0] if len(figures.held_out) > 1 else None
+        advice = _advice(policy, figures)
+        rows.append({"policy": policy, "newest": newest, "held_out": last, "first": first, "advice": advice})
     return rows
+
+
+def _advice(policy: Policy, figures: Figures) -> tuple[str, str, str]:
+    """What to do next with a policy: words, a command, and the address of a page that helps; each may be empty."""
+    held_out = figures.held_out[-1] if figures.held_out else None
+    runs = address("/ui/runs", policy=policy.name)
+    if not held_out and not figures.training:
+        return "No run has a reward yet: run the graph on scenarios, and train it.", "art-langgraph train", runs
+    if policy.latest == 0 and (not held_out or held_out.version == 0):
+        return "Runs have rewards, and no step has trained on them yet.", "art-langgraph train", runs
+    if not held_out or held_out.version < policy.latest:
+        return f"Nobody has evaluated {policy.name}@{policy.latest} yet.", "art-langgraph evaluate", runs
+    if policy.served != policy.latest:
+        words = f"{policy.name} means @{policy.served}: compare it with @{policy.latest}, and promote the better one."
+        return words, "", f"/ui/policies/{part(policy.name)}#versions"
+    failed = held_out.runs - held_out.successes
+    if not failed:
+        return "It solves all held-out runs: evaluate it on harder scenarios.", "art-langgraph evaluate", runs
+    which = address("/ui/runs", policy=policy.name, version=policy.latest, kind="evaluation", max_reward=0.999999)
+    return (
+        f"Look at the {failed} held-out run{'s' if failed > 1 else ''} that @{policy.latest} did not solve.",
+        "",
+        which,
+    )
 
 
 def _policy(sources: Sources, name: str, scenario: str, after: str) -> dict[str, Any]:
@@ -115,7 +144,7 @@ def _policy(sources: Sources, name: str, scenario: str, after: str) -> dict[str,
     recent = sorted(training)[-RECENT:]
     groups = sources.runs.groups(name, recent) if recent else []
     repeats = repeats_of(sources.runs.groups(name, sorted(held_out)[-RECENT:], evaluation=True))
-    scenarios = sources.runs.scenarios(name, after)
+    scenarios, dead = sources.runs.scenarios(name, after), _dead(groups)
     return {
         "policy": policy,
         "versions": [
@@ -129,17 +158,38 @@ def _policy(sources: Sources, name: str, scenario: str, after: str) -> dict[str,
             for version in reversed(versions)
         ],
         "columns": [name for name in _SHOWN_METRICS if any(name in flat(version.metrics) for version in versions)],
-        "dead": _dead(groups),
+        "dead": dead,
         "groups": len(groups),
         "recent": recent,
         "repeats": repeats,
         "ks": sorted({k for row in repeats for k in row.pass_at}),
         "curves": sorted(by_name),
         "scenario": scenario,
-        "scenarios": scenarios,
+        "scenarios": _scenario_rows(sources, name, scenarios),
         "after": after,
+        "words": sources.words({*scenarios, *(group.scenario for group in dead if group.scenario)}),
         "more": len(scenarios) == MOST_SCENARIOS,
     }
+
+
+def _scenario_rows(sources: Sources, policy: str, scenarios: Sequence[str]) -> list[dict[str, Any]]:
+    """For each scenario the runs and successes of its first and its newest versions, trained and evaluated together."""
+    rows: dict[str, dict[int, tuple[int, int]]] = {scenario: {} for scenario in scenarios}
+    for outcome in sources.runs.of_scenarios(policy, scenarios):
+        versions = rows[str(outcome.scenario)]
+        runs, successes = versions.get(outcome.version, (0, 0))
+        versions[outcome.version] = runs + outcome.runs, successes + outcome.successes
+    return [
+        {
+            "id": scenario,
+            "versions": [
+                {"version": version, "runs": runs, "successes": successes, "shade": round(5 * successes / runs)}
+                for at, (version, (runs, successes)) in enumerate(sorted(versions.items()))
+                if at == 0 or at > len(versions) - _SHOWN_VERSIONS
+            ],
+        }
+        for scenario, versions in rows.items()
+    ]
 
 
 def _dead(groups: list[Outcome]) -> list[Outcome]:

@@ -144,6 +144,7 @@ def _list_page(sources: Sources, query: RunQuery, before: str, shown_rows: int) 
         further = query.link("/ui/runs", before=run_page.next)
     return {
         "runs": run_page.runs,
+        "words": sources.words({run.scenario for run in run_page.runs if run.scenario}),
         "more": more,
         "further": further,
         "newest": sources.runs.newest(),
