@@ -14,12 +14,11 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
-import verifiers.v1 as vf
 from langchain_core.language_models import BaseChatModel
 from langchain_core.runnables import Runnable
 from langchain_core.tools import BaseTool
 from langchain_openai import ChatOpenAI
-from pydantic import Field, SecretStr, ValidationError
+from pydantic import BaseModel, Field, SecretStr, ValidationError
 
 from art_langgraph import Run, Scenario, Trajectory
 from art_langgraph.messages import messages_of, to_openai
@@ -29,11 +28,16 @@ from art_mcp.client.result import CallResult
 from trainer_server.wire import ConfigError
 from trainer_server.wire.tool_arguments import arguments_input
 
+try:
+    import verifiers.v1 as vf
+except ModuleNotFoundError:  # the module can be imported, and says what is missing when it is used
+    vf = None
+
 _KEY = "ART_VERIFIERS_API_KEY"
 """The environment variable in which verifiers' client looks for the trainer server's key."""
 
 
-class GraphHarness(vf.Harness[vf.HarnessConfig]):
+class GraphHarness(vf.Harness[vf.HarnessConfig] if vf else object):  # type: ignore[misc]
     """A graph in place of a program of verifiers. It runs in this process, also where the task has a container.
 
     A module that exports a subclass by `__all__` is a harness: `--env.agent.harness.id MODULE`.
@@ -141,8 +145,10 @@ async def serve_environment(
         The environment.
 
     Raises:
-        ConfigError: The taskset has no end, and there is no limit.
+        ConfigError: `verifiers` is not installed; or the taskset has no end, and there is no limit.
     """
+    if vf is None:
+        raise ConfigError("environments of verifiers need verifiers: pip install verifiers")
     environment = vf.load_environment(
         vf.resolve_env_config(config if isinstance(config, vf.EnvConfig) else dict(config))
     )
@@ -154,7 +160,7 @@ async def serve_environment(
         yield Environment(environment, tasks)
 
 
-class ScenarioData(vf.TaskData):
+class ScenarioData(vf.TaskData if vf else BaseModel):  # type: ignore[misc]
     """A scenario as the data of a task."""
 
     input: Any = None

@@ -165,9 +165,9 @@ class TrainingLoop:
         if options.run and options.store is not None:
             policy = await options.client.policy(options.policy)
             self._tuning_key = json.dumps([policy.name, policy.created, options.run])
-            if (found := await asyncio.to_thread(options.store.tuning, self._tuning_key)) is not None:
-                log.info("%r was tuned before: max_concurrency=%d", options.run, min(found, most))
-                return Slots(min(found, most)), None
+            if (kept := await asyncio.to_thread(options.store.tuning, self._tuning_key)) is not None:
+                log.info("%r was tuned before: max_concurrency=%d", options.run, min(kept, most))
+                return Slots(min(kept, most)), None
         slots = Slots(most if limits else 32)
         return slots, Tuner(slots, most, settle=1 if options.max_staleness else 0)
 

@@ -99,7 +99,7 @@ class Sources:
 
     def words(self, scenarios: Iterable[str]) -> dict[str, str]:
         """The words of scenarios by their ids, from a run of each; the id where no run has its task. Blocks."""
-        found = {}
+        words_by_scenario = {}
         for scenario in scenarios:
             if not (words := self._words.get(scenario)):
                 run = self.runs.last_of(scenario)
@@ -110,8 +110,8 @@ class Sources:
                     if len(self._words) >= _MOST_WORDS:
                         self._words.clear()
                     self._words[scenario] = words
-            found[scenario] = words or scenario
-        return found
+            words_by_scenario[scenario] = words or scenario
+        return words_by_scenario
 
     async def look(self) -> None:
         """Brings the list of runs up to date, as far as that takes a moment only."""

@@ -23,8 +23,8 @@ def task_messages(task: Any) -> list[tuple[str, str]]:
         return [("user", messages)]
     if not isinstance(messages, list):
         return []
-    found = [_message(message) for message in messages]
-    return [message for message in found if message] if all(found) else []
+    pairs = [_message(message) for message in messages]
+    return [pair for pair in pairs if pair] if all(pairs) else []
 
 
 def task_words(task: Any) -> str:
