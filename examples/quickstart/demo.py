@@ -209,19 +209,24 @@ class _Filling:
         calls = [
             CompletionCall(
                 id=row.id, model=POLICY, version=part.version, message=row.message, messages=row.request["messages"],
-                node="model", path=["model"], attempt=f"{rollout}-{at}", started=row.created, seconds=0.6,
-                prompt_tokens=len(row.prompt_token_ids), sampled_tokens=len(row.token_ids),
+                node="model", path=["model"], namespace=f"model:{at}", attempt=f"{rollout}-{at}",
+                started=row.created, seconds=0.6, prompt_tokens=len(row.prompt_token_ids),
+                sampled_tokens=len(row.token_ids),
             )
             for at, row in zip((0, 2), rows, strict=True)
         ]  # fmt: skip
         asked = ToolCall(
             tool=tool, arguments={"city": called}, result=value, tool_call_id=call["id"], server="cities",
-            node="tools", path=["tools"], attempt=f"{rollout}-1", started=started + 0.7, seconds=0.1,
+            node="tools", path=["tools"], namespace="tools:1", attempt=f"{rollout}-1",
+            started=started + 0.7, seconds=0.1,
         )  # fmt: skip
         nodes = [
-            NodeRun(node=name, path=[name], attempt=f"{rollout}-{at}", started=started + after, seconds=seconds)
+            NodeRun(
+                node=name, path=[name], namespace=f"{name}:{at}", attempt=f"{rollout}-{at}", started=started + after,
+                seconds=seconds,
+            )
             for at, (name, after, seconds) in enumerate((("model", 0.0, 0.6), ("tools", 0.7, 0.1), ("model", 0.9, 0.6)))
-        ]
+        ]  # fmt: skip
         return rows, Trajectory(
             scenario=scenario, rollout_id=rollout, completions=calls, tool_calls=[asked], nodes=nodes,
             output=answer["content"], graph_id="quickstart", evaluation=part.evaluation, started=started, seconds=1.5,
