@@ -18,7 +18,7 @@ from art_mcp.scenarios.catalog import REMEDY, Catalog, describe_withheld, parame
 from art_mcp.scenarios.coverage import OUT_OF_TIME, change_risk, unreadable_tool
 from art_mcp.scenarios.drafting.drafter import Drafter
 from art_mcp.scenarios.drafting.explore import COLUMNS, Explorer, look_at_tables
-from art_mcp.scenarios.drafting.sql import Sql
+from art_mcp.scenarios.drafting.sql import TABLELESS, Sql
 from art_mcp.scenarios.drafting.tables import Resources, tables_of
 from art_mcp.scenarios.drafting.values import Values
 from art_mcp.scenarios.phrasing.phraser import Phraser
@@ -157,7 +157,7 @@ class _Generation:
             self._values.learn_places(world.places)
         self._allow_destructive = options.allow_destructive or bool(live and live.disposable)
         self._tools = [tool for tool in catalog.tools if self._allow_destructive or tool.reads]
-        self._sql = Sql(self._tools, self._values.reserve, self._rng)
+        self._sql = Sql(self._tools, self._values.reserve, self._rng, TABLELESS)
         self._useless: dict[str, str] = {}
 
     async def generate(self) -> ScenarioSet:

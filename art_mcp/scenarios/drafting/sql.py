@@ -15,7 +15,7 @@ from art_mcp.scenarios.drafting.gazetteer import known_by, new_name
 from art_mcp.scenarios.drafting.reserve import Reserve
 from art_mcp.scenarios.drafting.rows import cells, read_rows
 from art_mcp.scenarios.phrasing.arguments import render_value
-from art_mcp.scenarios.phrasing.english import gerund, join_items, one_of
+from art_mcp.scenarios.phrasing.english import article, gerund, join_items, one_of, plural
 from art_mcp.scenarios.phrasing.language import VERBS
 from art_mcp.scenarios.phrasing.questions import SHORT, Question
 from art_mcp.scenarios.phrasing.wish import Wish
@@ -29,6 +29,10 @@ ROWS = 40
 
 ATTEMPTS = 20
 """Attempts to draft a task with, or without, a held-out value."""
+
+TABLELESS = 0.5
+"""Share of the tasks that name no table, of those that say without one what they are about: people ask for the price of
+the teapot, and know of no tables."""
 
 _LISTINGS = (
     "SELECT name FROM sqlite_master WHERE type = 'table'",
@@ -102,6 +106,19 @@ class Table:
         return [column for column in self.columns if all(_short(row[column], str) for row in self.rows)]
 
 
+def _noun(table: Table) -> str:
+    """What a row of a table is."""
+    return one_of(" ".join(words(table.name)))
+
+
+def _leaf(head: str) -> Callable[[str], Question]:
+    return lambda value: Question("leaf", head, value)
+
+
+def _counter(items: str) -> Callable[[str], Question]:
+    return lambda value: Question("count", "", value, items=items)
+
+
 def _short(value: Any, kind: Any = str | int) -> bool:
     return isinstance(value, kind) and not isinstance(value, bool) and 0 < len(str(value)) <= SHORT
 
@@ -131,9 +148,13 @@ class Sql:
         tools: The tools that may be called.
         reserve: Which values are held out.
         rng: Source of randomness.
+        tableless: Share of the tasks that name no table, of those that are clear without.
     """
 
-    def __init__(self, tools: Sequence[CatalogTool], reserve: Reserve, rng: random.Random) -> None:
+    def __init__(
+        self, tools: Sequence[CatalogTool], reserve: Reserve, rng: random.Random, tableless: float = 0.0
+    ) -> None:
+        self._tableless = tableless
         self.tools = {tool.name: name for tool in tools if (name := sql_parameter(tool)) is not None}
         self._by_name = {tool.name: tool for tool in tools}
         self._reserve = reserve
@@ -211,7 +232,7 @@ class Sql:
         task = self._rng.choice(kinds)(table)
         if task is None:
             return None
-        query, do, question, literals = task
+        query, do, question, literals, *short = task
         held_out = frozenset().union(*(self._reserve.held_out(value) for value in literals))
         if held is not None and bool(held_out) is not held:
             return None
@@ -221,10 +242,16 @@ class Sql:
         table_phrase = f"the table {table.name}" + (f" ({', '.join(notes)})" if notes else "")
         where = f"in {table_phrase}"
 
+        tableless = bool(short) and not notes and self._rng.random() < self._tableless
+        if tableless:
+            do, question = short[0] if question is None else do, question and short[0]
+
         def render_call(rng: random.Random) -> Wish:
             if question is None:
                 request = rng.choice(do) + (f" ({', '.join(notes)})" if notes else "")
                 return Wish(request, gerund(request))
+            if tableless:
+                return Wish("look into the database", "looking into the database", alone=True)
             verb = rng.choice(("query", "look into", "look at", "go through"))
             return Wish(f"{verb} {table_phrase}", f"{gerund(verb)} {table_phrase}", table_phrase, "table", False, where)
 
@@ -250,7 +277,9 @@ class Sql:
         return [self._insert, self._insert, self._update, self._update, self._delete]
 
     def _count(self, table: Table) -> Any:
-        return f"SELECT COUNT(*) FROM {table.name}", [], lambda value: Question("count", "", value, items="rows"), []
+        query = f"SELECT COUNT(*) FROM {table.name}"
+        short = [_counter(plural(_noun(table)))] if self._is_alone(table) else []
+        return query, [], _counter("rows"), [], *short
 
     def _value(self, table: Table) -> Any:
         keys = table.identifying()
@@ -261,11 +290,14 @@ class Sql:
         row = self._rng.choice(table.rows)
         who = self._rng.choice(self._ways(table, key, row[key]))
         query = f"SELECT {column} FROM {table.name} WHERE {key} = {literal(row[key])}"
-        return query, [], lambda value: Question("leaf", f"the {column} of {who}", value), [row[key]]
+        short = [
+            _leaf(f"the {column} of {self._rng.choice(names)}") for names in self._short_ways(table, key, row[key])
+        ]
+        return query, [], _leaf(f"the {column} of {who}"), [row[key]], *short
 
     def _ways(self, table: Table, key: str, value: Any) -> list[str]:
         """How a row is named."""
-        noun, text = one_of(" ".join(words(table.name))), render_value(value, self._rng)
+        noun, text = _noun(table), render_value(value, self._rng)
         with_key = f"the {noun} with the {key} {text}"
         if words(key)[-1:] == ["id"]:
             return [f"{noun} {text}", with_key]
@@ -279,7 +311,8 @@ class Sql:
         column = self._rng.choice(columns)
         function, word = self._rng.choice((("MAX", "highest"), ("MIN", "lowest"), ("SUM", "sum of all values of")))
         head = f"the {word} {column}"
-        return f"SELECT {function}({column}) FROM {table.name}", [], lambda value: Question("leaf", head, value), []
+        short = [_leaf(f"{head} of all {plural(_noun(table))}")] if self._is_alone(table) else []
+        return f"SELECT {function}({column}) FROM {table.name}", [], _leaf(head), [], *short
 
     def _count_where(self, table: Table) -> Any:
         columns = table.texts()
@@ -287,8 +320,22 @@ class Sql:
             return None
         column, row = self._rng.choice(columns), self._rng.choice(table.rows)
         query = f"SELECT COUNT(*) FROM {table.name} WHERE {column} = {literal(row[column])}"
-        items = f"rows with the {column} {render_value(row[column], self._rng)}"
-        return query, [], lambda value: Question("count", "", value, items=items), [row[column]]
+        which = f"with the {column} {render_value(row[column], self._rng)}"
+        short = [_counter(f"{plural(_noun(table))} {which}")] if self._is_alone(table) else []
+        return query, [], _counter(f"rows {which}"), [row[column]], *short
+
+    def _is_alone(self, table: Table) -> bool:
+        """Whether the noun of a table is that of no other one, so that it stands for the table."""
+        return sum(_noun(other) == _noun(table) for other in self.tables) == 1
+
+    def _short_ways(self, table: Table, key: str, value: Any) -> list[list[str]]:
+        """How a row is named where nobody says in which table it is, in a list. Empty: it is not clear without that."""
+        ways = self._ways(table, key, value)
+        others = [cell for other in self.tables if other is not table for row in other.rows for cell in row.values()]
+        if not self._is_alone(table):
+            return []
+        by_name = isinstance(value, str) and words(key)[-1:] in (["name"], ["title"]) and value not in others
+        return [[f"the {_noun(table)} {ways[-1]}", ways[-1], ways[-1]] if by_name else ways[:2]]
 
     def _insert(self, table: Table) -> Any:
         columns = [column for column in table.columns if words(column)[-1:] != ["id"]]
@@ -304,7 +351,9 @@ class Sql:
             f"insert a row with {phrase} into {table.name}",
             f"put a new row into the table {table.name}, with {set_to}",
         ]
-        return query, ways, None, list(values.values())
+        new = article(_noun(table))
+        short = [[f"add {new} with {phrase}", f"enter {new} with {phrase}"]] if self._is_alone(table) else []
+        return query, ways, None, list(values.values()), *short
 
     def _update(self, table: Table) -> Any:
         keys = table.identifying()
@@ -322,7 +371,11 @@ class Sql:
             f"change the {column} of {who} to {new} in the table {table.name}",
             f"update {table.name}: the {column} of {who} should be {new}",
         ]
-        return query, ways, None, [row[key], value]
+        short = [
+            [f"{verb} the {column} of {self._rng.choice(names)} to {new}" for verb in ("set", "change", "update")]
+            for names in self._short_ways(table, key, row[key])
+        ]
+        return query, ways, None, [row[key], value], *short
 
     def _delete(self, table: Table) -> Any:
         keys = table.identifying()
@@ -335,7 +388,11 @@ class Sql:
             f"remove {who} from {table.name}",
             f"get rid of {who} in the table {table.name}",
         ]
-        return f"DELETE FROM {table.name} WHERE {key} = {literal(row[key])}", ways, None, [row[key]]
+        short = [
+            [f"{verb} {self._rng.choice(names)}" for verb in ("delete", "remove", "get rid of")]
+            for names in self._short_ways(table, key, row[key])
+        ]
+        return f"DELETE FROM {table.name} WHERE {key} = {literal(row[key])}", ways, None, [row[key]], *short
 
     def _create(self, _: Table) -> Any:
         name = new_name(self._rng).replace("-", "_")

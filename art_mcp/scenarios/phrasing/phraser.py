@@ -109,8 +109,8 @@ class Phraser:
             return self._fill_form(form, call), name
         families = ["do and ask"]
         words = phrase_question(question, call, whole=True, rng=self._rng)
-        if call.noun_phrase and not call.first and len(words.wh.split()) <= LONG_WORDS:
-            families = ["do and ask", "ask", "ask", *(["thing"] if words.thing else ["ask"])]
+        if (call.noun_phrase or call.alone) and not call.first and len(words.wh.split()) <= LONG_WORDS:
+            families = ["do and ask", "ask", "ask", *(["thing"] if words.thing else ["ask"])][call.alone :]
         if words.thing == call.noun_phrase:  # "show me the price of it-7" asks for it
             families = ["do", "do", *families[2:]] if call.noun_phrase else families
         family = self._rng.choice(families)

@@ -38,6 +38,7 @@ class Wish:
         where: What is said beside the noun: "of /world/site". Empty: there is more to it than this.
         first: What is to be done before, in the imperative. Empty: nothing is.
         loose: Whether a sentence goes on behind it after a comma.
+        alone: Whether questions about it say all: nobody needs to hear where the answer is.
     """
 
     do: str
@@ -48,6 +49,7 @@ class Wish:
     where: str = ""
     first: str = ""
     loose: bool = False
+    alone: bool = False
 
 
 def wish(

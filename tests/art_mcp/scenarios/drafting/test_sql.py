@@ -76,6 +76,33 @@ async def test_queries_are_valid_and_asked_in_words(tmp_path: Path) -> None:
                 assert "SELECT" not in text
 
 
+async def test_people_name_no_tables(tmp_path: Path) -> None:
+    named = await looked_at(tmp_path / "x.db", READ, WRITE)
+    sql, phraser = Sql([READ, WRITE], Reserve(), random.Random(0), tableless=1.0), Phraser(random.Random(0))
+    orders = Table("orders", ["id", "town"], [{"id": 1, "town": "Ada"}, {"id": 2, "town": "Rome"}])
+    sql.tables = [*named.tables, orders]
+    said = set()
+    for name in ("read_query", "write_query"):
+        for _ in range(200):
+            draft = sql.draft(name, held=None)
+            assert draft is not None
+            asked = draft.find_questions([{"x": "7"}], [{"x": "7"}], random.Random(0))
+            call = draft.render_call(random.Random(0))
+            text = phraser.request(call, asked[0] if asked else None, held=False, dressed=False).text
+            assert "table" not in text
+            assert " in people" not in text
+            assert "of Ada" not in text, "there is one in each table"
+            said.add(text)
+    for words in (
+        "of the person ",
+        "of order 1",
+        "how many people",
+        "the order with the id 2",
+        "an order with the town ",
+    ):
+        assert any(words in text.casefold() for text in said), words
+
+
 async def test_rows_are_held_out_by_their_names(tmp_path: Path) -> None:
     sql = await looked_at(tmp_path / "x.db", READ)
     drafts = {held: [sql.draft("read_query", held) for _ in range(80)] for held in (True, False)}
