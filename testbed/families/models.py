@@ -65,6 +65,21 @@ class Family:
     takes_results: bool = True
 
 
+GRANITE_HYBRID: dict[str, Any] = {
+    "num_hidden_layers": 3,
+    "layer_types": ["mamba", "attention", "mamba"],
+    "num_local_experts": 0,
+    "shared_intermediate_size": 192,
+    "mamba_n_heads": 4,
+    "mamba_d_head": 64,
+    "mamba_n_groups": 1,
+    "mamba_d_state": 32,
+    "mamba_chunk_size": 256,
+    "mamba_expand": 2,
+    "attention_multiplier": 0.18,
+}
+"""The layers of a small Granite hybrid without experts."""
+
 FAMILIES = {
     family.name: family
     for family in (
@@ -107,17 +122,7 @@ FAMILIES = {
             "granitemoehybrid",
             {
                 "vocab_size": 151_936,
-                "num_hidden_layers": 3,
-                "layer_types": ["mamba", "attention", "mamba"],
-                "num_local_experts": 0,
-                "shared_intermediate_size": 192,
-                "mamba_n_heads": 4,
-                "mamba_d_head": 64,
-                "mamba_n_groups": 1,
-                "mamba_d_state": 32,
-                "mamba_chunk_size": 256,
-                "mamba_expand": 2,
-                "attention_multiplier": 0.18,
+                **GRANITE_HYBRID,
                 "tie_word_embeddings": True,
                 "bos_token_id": None,
                 "eos_token_id": 151_645,

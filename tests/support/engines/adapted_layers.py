@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
+from testbed.families.models import GRANITE_HYBRID
+
 SIZES: dict[str, Any] = {
     "vocab_size": 256,
     "hidden_size": 128,
@@ -41,17 +43,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "Granite hybrid": {
         "model_type": "granitemoehybrid",
         **SIZES,
-        "num_hidden_layers": 3,
-        "layer_types": ["mamba", "attention", "mamba"],
-        "num_local_experts": 0,
-        "shared_intermediate_size": 192,
-        "mamba_n_heads": 4,
-        "mamba_d_head": 64,
-        "mamba_n_groups": 1,
-        "mamba_d_state": 32,
-        "mamba_chunk_size": 256,
-        "mamba_expand": 2,
-        "attention_multiplier": 0.18,
+        **GRANITE_HYBRID,
     },
     "Phi-3": {"model_type": "phi3", **SIZES, "num_hidden_layers": 2},
 }
