@@ -381,7 +381,11 @@ def learn_failure(
     graph.note(step.tool, step.arguments, 0.0, shares or None, offer)
     _learn_parameters(graph, values.tool(step.tool), step, message)
     length = _learn_length(graph, step, message)
-    alike = {value: [slot for slot in slots if graph.kinds(slots[slot]) & graph.kinds(value)] for value in offer}
+    kinds = {slot: graph.kinds(value) for slot, value in slots.items()}
+    alike = {
+        value: [slot for slot in slots if not kinds[slot].isdisjoint(own)]
+        for value, own in zip(offer, map(graph.kinds, offer), strict=True)
+    }
     offered: dict[str, list[str | int]] = {}
     for slot in shares:
         others = [value for other, value in slots.items() if other != slot]

@@ -232,7 +232,7 @@ class Sql:
         task = self._rng.choice(kinds)(table)
         if task is None:
             return None
-        query, do, question, literals, *short = task
+        query, do, question, literals, short = task
         held_out = frozenset().union(*(self._reserve.held_out(value) for value in literals))
         if held is not None and bool(held_out) is not held:
             return None
@@ -242,9 +242,11 @@ class Sql:
         table_phrase = f"the table {table.name}" + (f" ({', '.join(notes)})" if notes else "")
         where = f"in {table_phrase}"
 
-        tableless = bool(short) and not notes and self._rng.random() < self._tableless
-        if tableless:
-            do, question = short[0] if question is None else do, question and short[0]
+        tableless = short is not None and not notes and self._rng.random() < self._tableless
+        if tableless and question is None:
+            do = short
+        elif tableless:
+            question = short
 
         def render_call(rng: random.Random) -> Wish:
             if question is None:
@@ -278,8 +280,8 @@ class Sql:
 
     def _count(self, table: Table) -> Any:
         query = f"SELECT COUNT(*) FROM {table.name}"
-        short = [_counter(plural(_noun(table)))] if self._is_alone(table) else []
-        return query, [], _counter("rows"), [], *short
+        short = _counter(plural(_noun(table))) if self._is_alone(table) else None
+        return query, [], _counter("rows"), [], short
 
     def _value(self, table: Table) -> Any:
         keys = table.identifying()
@@ -290,10 +292,9 @@ class Sql:
         row = self._rng.choice(table.rows)
         who = self._rng.choice(self._ways(table, key, row[key]))
         query = f"SELECT {column} FROM {table.name} WHERE {key} = {literal(row[key])}"
-        short = [
-            _leaf(f"the {column} of {self._rng.choice(names)}") for names in self._short_ways(table, key, row[key])
-        ]
-        return query, [], _leaf(f"the {column} of {who}"), [row[key]], *short
+        names = self._short_ways(table, key, row[key])
+        short = _leaf(f"the {column} of {self._rng.choice(names)}") if names else None
+        return query, [], _leaf(f"the {column} of {who}"), [row[key]], short
 
     def _ways(self, table: Table, key: str, value: Any) -> list[str]:
         """How a row is named."""
@@ -311,8 +312,8 @@ class Sql:
         column = self._rng.choice(columns)
         function, word = self._rng.choice((("MAX", "highest"), ("MIN", "lowest"), ("SUM", "sum of all values of")))
         head = f"the {word} {column}"
-        short = [_leaf(f"{head} of all {plural(_noun(table))}")] if self._is_alone(table) else []
-        return f"SELECT {function}({column}) FROM {table.name}", [], _leaf(head), [], *short
+        short = _leaf(f"{head} of all {plural(_noun(table))}") if self._is_alone(table) else None
+        return f"SELECT {function}({column}) FROM {table.name}", [], _leaf(head), [], short
 
     def _count_where(self, table: Table) -> Any:
         columns = table.texts()
@@ -321,21 +322,21 @@ class Sql:
         column, row = self._rng.choice(columns), self._rng.choice(table.rows)
         query = f"SELECT COUNT(*) FROM {table.name} WHERE {column} = {literal(row[column])}"
         which = f"with the {column} {render_value(row[column], self._rng)}"
-        short = [_counter(f"{plural(_noun(table))} {which}")] if self._is_alone(table) else []
-        return query, [], _counter(f"rows {which}"), [row[column]], *short
+        short = _counter(f"{plural(_noun(table))} {which}") if self._is_alone(table) else None
+        return query, [], _counter(f"rows {which}"), [row[column]], short
 
     def _is_alone(self, table: Table) -> bool:
         """Whether the noun of a table is that of no other one, so that it stands for the table."""
         return sum(_noun(other) == _noun(table) for other in self.tables) == 1
 
-    def _short_ways(self, table: Table, key: str, value: Any) -> list[list[str]]:
-        """How a row is named where nobody says in which table it is, in a list. Empty: it is not clear without that."""
-        ways = self._ways(table, key, value)
-        others = [cell for other in self.tables if other is not table for row in other.rows for cell in row.values()]
+    def _short_ways(self, table: Table, key: str, value: Any) -> list[str]:
+        """How a row is named where nobody says in which table it is. Empty: it is not clear without that."""
         if not self._is_alone(table):
             return []
+        ways = self._ways(table, key, value)
+        others = [cell for other in self.tables if other is not table for row in other.rows for cell in row.values()]
         by_name = isinstance(value, str) and words(key)[-1:] in (["name"], ["title"]) and value not in others
-        return [[f"the {_noun(table)} {ways[-1]}", ways[-1], ways[-1]] if by_name else ways[:2]]
+        return [f"the {_noun(table)} {ways[-1]}", ways[-1], ways[-1]] if by_name else ways[:2]
 
     def _insert(self, table: Table) -> Any:
         columns = [column for column in table.columns if words(column)[-1:] != ["id"]]
@@ -352,8 +353,8 @@ class Sql:
             f"put a new row into the table {table.name}, with {set_to}",
         ]
         new = article(_noun(table))
-        short = [[f"add {new} with {phrase}", f"enter {new} with {phrase}"]] if self._is_alone(table) else []
-        return query, ways, None, list(values.values()), *short
+        short = [f"add {new} with {phrase}", f"enter {new} with {phrase}"] if self._is_alone(table) else None
+        return query, ways, None, list(values.values()), short
 
     def _update(self, table: Table) -> Any:
         keys = table.identifying()
@@ -371,11 +372,10 @@ class Sql:
             f"change the {column} of {who} to {new} in the table {table.name}",
             f"update {table.name}: the {column} of {who} should be {new}",
         ]
-        short = [
-            [f"{verb} the {column} of {self._rng.choice(names)} to {new}" for verb in ("set", "change", "update")]
-            for names in self._short_ways(table, key, row[key])
-        ]
-        return query, ways, None, [row[key], value], *short
+        names = self._short_ways(table, key, row[key])
+        verbs = ("set", "change", "update")
+        short = [f"{verb} the {column} of {self._rng.choice(names)} to {new}" for verb in verbs] if names else None
+        return query, ways, None, [row[key], value], short
 
     def _delete(self, table: Table) -> Any:
         keys = table.identifying()
@@ -388,11 +388,10 @@ class Sql:
             f"remove {who} from {table.name}",
             f"get rid of {who} in the table {table.name}",
         ]
-        short = [
-            [f"{verb} {self._rng.choice(names)}" for verb in ("delete", "remove", "get rid of")]
-            for names in self._short_ways(table, key, row[key])
-        ]
-        return f"DELETE FROM {table.name} WHERE {key} = {literal(row[key])}", ways, None, [row[key]], *short
+        names = self._short_ways(table, key, row[key])
+        verbs = ("delete", "remove", "get rid of")
+        short = [f"{verb} {self._rng.choice(names)}" for verb in verbs] if names else None
+        return f"DELETE FROM {table.name} WHERE {key} = {literal(row[key])}", ways, None, [row[key]], short
 
     def _create(self, _: Table) -> Any:
         name = new_name(self._rng).replace("-", "_")
@@ -405,7 +404,7 @@ class Sql:
             f"make a table {name} with {column_list} as columns",
             f"set up the table {name}; its columns are {column_list}",
         ]
-        return f"CREATE TABLE {name} ({', '.join(columns)})", ways, None, [name]
+        return f"CREATE TABLE {name} ({', '.join(columns)})", ways, None, [name], None
 
     def _fresh(self, table: Table, column: str) -> Any:
         """A new value for a column, of the kind that it has."""

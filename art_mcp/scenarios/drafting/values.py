@@ -266,8 +266,10 @@ def _texts(arguments: Mapping[str, Any]) -> list[str]:
 
 def _is_like(example: Mapping[str, Any], arguments: Mapping[str, Any]) -> bool:
     """Whether the arguments of a call are those of an example, but for its numbers."""
-    own = {name: arguments[name] for name in example if name in arguments}
-    return len(own) == len(example) and _texts(own) == _texts(example)
+    for name, value in example.items():  # texts first: each draw compares all examples with all results
+        if name not in arguments or (isinstance(value, str) and arguments[name] != value):
+            return False
+    return _texts({name: arguments[name] for name in example}) == _texts(example)
 
 
 class _Draw:
