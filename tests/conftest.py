@@ -102,8 +102,8 @@ def server(tmp_path_factory: pytest.TempPathFactory, base_model: Path) -> Iterat
 def caplog(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
     """What this project reports, its plugins in vLLM too.
 
-    Threads and clients that earlier tests left behind report as well when they are retried, collected or closed: through
-    the loggers of openai, httpx and asyncio.
+    Threads and clients that earlier tests left behind report as well when they are retried, collected or closed:
+    through the loggers of openai, httpx and asyncio.
     """
 
     def relevant(record: logging.LogRecord) -> bool:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
+import sys
 import tomllib
 from itertools import chain
 from pathlib import Path
@@ -82,6 +84,27 @@ def test_the_script_that_every_change_passes_calls_targets_that_exist() -> None:
     assert called == {"check", "engine", "test-fast", "test-slow"}
     assert called <= set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.M))
     assert os.access(ROOT / ".ci" / "as_user", os.X_OK)
+
+
+@pytest.mark.parametrize(("again", "count", "code"), [("passes", 1, 0), ("fails", 1, 1), ("passes", 4, 1)])
+def test_few_tests_that_fail_run_once_more(tmp_path: Path, again: str, count: int, code: int) -> None:
+    (tmp_path / ".ci").mkdir()
+    lane = shutil.copy(ROOT / ".ci" / "lane", tmp_path / ".ci")
+    cache, python = tmp_path / ".pytest_cache/v/cache/lastfailed", tmp_path / ".venv/bin/python"
+    names = [f"tests/test_clock.py::test_noon[{number}]" for number in range(count)]
+    python.parent.mkdir(parents=True)
+    script = f"""#!/bin/sh
+if [ "$1" = -c ]; then exec {sys.executable} "$@"; fi
+echo "pytest $*" ; {"true" if again == "passes" else "false"}
+"""
+    python.write_text(script)
+    python.chmod(0o755)
+    failures = f"mkdir -p {cache.parent}; echo '{json.dumps(dict.fromkeys(names, True))}' > {cache}; exit 1"
+    done = subprocess.run([lane, "sh", "-c", failures], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == code
+    assert ("--last-failed" in done.stdout) == (count <= 3)
+    assert ("mend these tests" in done.stdout) == (code == 0)
+    assert subprocess.run([lane, "true"], cwd=tmp_path, check=False).returncode == 0
 
 
 def test_workflows_name_actions_by_digest() -> None:
