@@ -186,7 +186,8 @@ def make_app(
             for choice in choices:
                 choice["token_ids"] = None
         if body.get("stream"):
-            events = _stream(head, choices[0], prompt_ids, said, state, pace)
+            interval = body.get("stream_interval") or 1
+            events = _stream(head, choices[0], prompt_ids, said, state, pace, interval)
             return StreamingResponse(events, media_type="text/event-stream")
         if said == "slow":
             while not await request.is_disconnected():
@@ -458,30 +459,38 @@ async def _stream(
     said: str,
     state: dict[str, Any],
     pace: float,
+    interval: int,
 ) -> AsyncIterator[bytes]:
-    def event(delta: dict[str, Any], at: int | None, reason: str | None = None, **extra: Any) -> bytes:
+    def event(delta: dict[str, Any], at: slice | None, reason: str | None = None, **extra: Any) -> bytes:
         part = {"index": 0, "delta": delta, "finish_reason": reason}
         if at is not None:
-            part["logprobs"] = {"content": [choice["logprobs"]["content"][at]]}
-            part["token_ids"] = [choice["token_ids"][at]] if choice["token_ids"] else None
+            part["logprobs"] = {"content": choice["logprobs"]["content"][at]}
+            part["token_ids"] = choice["token_ids"][at] if choice["token_ids"] else None
         return b"data: " + to_json({**head, "choices": [part], **extra}).encode() + b"\n\n"
 
     yield event({"role": "assistant", "content": ""}, None, prompt_token_ids=prompt_ids)
-    message, count = choice["message"], len(choice["logprobs"]["content"])
+    message, count, sent = choice["message"], len(choice["logprobs"]["content"]), 0
     try:
         for at in range(count):
             if pace:
                 await asyncio.sleep(pace)
             last = at == count - 1
+            if sent and at + 1 - sent < interval and not last:
+                continue
+            part = slice(sent, at + 1)
+            delta: dict[str, Any] = {}
             if message.get("tool_calls"):
                 calls = [{"index": index, **call} for index, call in enumerate(message["tool_calls"])]
-                delta: dict[str, Any] = {"tool_calls": calls} if at == 0 else {}
-            elif at < len(thought := message.get("reasoning", "")):
-                delta = {"reasoning": thought[at]}
+                delta = {"tool_calls": calls} if sent == 0 else {}
             else:
-                delta = {"content": message["content"][at - len(thought) :][:1]}
+                thought = message.get("reasoning", "")
+                if sent < len(thought):
+                    delta["reasoning"] = thought[part]
+                if at >= len(thought):
+                    delta["content"] = message["content"][max(sent - len(thought), 0) : at + 1 - len(thought)]
             if not (said.startswith("gap ") and at == 1):
-                yield event(delta, at, choice["finish_reason"] if last else None)
+                yield event(delta, part, choice["finish_reason"] if last else None)
+            sent = at + 1
             if said == "slow":
                 await asyncio.sleep(5.0)
             if said == "die" and at == 1:

@@ -4,8 +4,8 @@ Everything else is answered by `testbed.engine_app`. The last word of the last m
 VARIANTS answers, whose tokens, log-probabilities and prompt are functions of this number: `answer_of`. A request that
 does not ask for exact tokens as the gateway must, or for a model that is not loaded, is refused.
 
-As in vLLM, all requests advance together: every STEP seconds each of them gets a token, and a stream an event. So an
-answer of T tokens takes T steps, however many others there are.
+As in vLLM, all requests advance together: every STEP seconds each of them gets a token, and a stream an event, or one
+in `stream_interval` steps. So an answer of T tokens takes T steps, however many others there are.
 
 `python -m testbed.engine_replay PORT --tokens 256 --prompt 512 --step 0.01` runs it as a process.
 """
@@ -97,8 +97,17 @@ def whole(answer: ReadyAnswer, model: str) -> bytes:
     )  # fmt: skip
 
 
-def events(answer: ReadyAnswer, model: str) -> Iterator[bytes]:
-    """The events of a streamed answer: the first one before the first token, then one a token, and two at the end."""
+def events(answer: ReadyAnswer, model: str, interval: int = 1) -> Iterator[bytes]:
+    """The events of a streamed answer: the first one before the first token, then those of tokens, and two at the end.
+
+    Args:
+        answer: What is streamed.
+        model: Who answers.
+        interval: Tokens of an event, but the first token has one of its own, and the last has what is left.
+
+    Yields:
+        For each token an event; an empty one where vLLM sends nothing in this step.
+    """
     head = {"id": "chatcmpl-engine", "object": "chat.completion.chunk", "created": 1, "model": model}
 
     def event(body: dict[str, Any]) -> bytes:
@@ -106,14 +115,23 @@ def events(answer: ReadyAnswer, model: str) -> Iterator[bytes]:
 
     first = {"index": 0, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
     yield event({"choices": [first], "prompt_token_ids": answer.prompt_token_ids})
-    for at, (token, logprob, text) in enumerate(zip(answer.token_ids, answer.logprobs, answer.texts, strict=True)):
+    begin = 0
+    for end in range(1, len(answer.token_ids) + 1):
+        is_last = end == len(answer.token_ids)
+        if begin and end - begin < interval and not is_last:
+            yield b""
+            continue
+        part = slice(begin, end)
+        texts = answer.texts[part]
         choice: dict[str, Any] = {
-            "index": 0, "delta": {"content": text}, "logprobs": {"content": [_entry(text, logprob)]},
-            "finish_reason": None, "token_ids": [token],
+            "index": 0, "delta": {"content": "".join(texts)},
+            "logprobs": {"content": list(map(_entry, texts, answer.logprobs[part]))},
+            "finish_reason": None, "token_ids": answer.token_ids[part],
         }  # fmt: skip
-        if at == len(answer.token_ids) - 1:
+        if is_last:
             choice |= {"finish_reason": "length", "stop_reason": None}
         yield event({"choices": [choice]})
+        begin = end
     yield event({"choices": [], "usage": _usage(answer)})
     yield b"data: [DONE]\n\n"
 
@@ -133,7 +151,7 @@ class ReplayEngine:
         self._app, self._base, self._tokens, self._prompt, self._step = app, base, tokens, prompt, step
         self._tick: asyncio.Future[None] | None = None
         self.whole = cache(lambda number, model: whole(answer_of(number, tokens, prompt), model))
-        self.events = cache(lambda number, model: list(events(answer_of(number, tokens, prompt), model)))
+        self.events = cache(lambda number, model, every: list(events(answer_of(number, tokens, prompt), model, every)))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"] != "/v1/chat/completions":
@@ -151,7 +169,8 @@ class ReplayEngine:
             await self._app(scope, _once(raw), send)
             return
         if body.get("stream"):
-            await self._stream(self.events(int(number) % VARIANTS, body["model"]), send)
+            parts = self.events(int(number) % VARIANTS, body["model"], body.get("stream_interval") or 1)
+            await self._stream(parts, send)
         else:
             await asyncio.sleep(self._tokens * self._step)
             await _begin(send, b"application/json")
@@ -161,7 +180,8 @@ class ReplayEngine:
     async def _stream(self, parts: list[bytes], send: Send) -> None:
         await _begin(send, b"text/event-stream")
         for part in parts[:-2]:
-            await send({"type": "http.response.body", "body": part, "more_body": True})
+            if part:
+                await send({"type": "http.response.body", "body": part, "more_body": True})
             await self._next_step()
         await send({"type": "http.response.body", "body": b"".join(parts[-2:])})
 

@@ -26,6 +26,16 @@ def test_answers_of_the_engine_have_the_form_that_is_expected_of_vllm() -> None:
     choices = [choice for chunk in chunks for choice in chunk["choices"]]
     assert [token for choice in choices for token in choice.get("token_ids") or []] == ANSWER.token_ids
     assert text_of(b"".join(events(ANSWER, "agent@1")), True) == ANSWER.text
+    together = [
+        chunk
+        for part in events(ANSWER, "agent@1", 3)
+        if part[:7] == b"data: {"
+        for chunk in read(part[6:], ChatChunk)["choices"]
+        if chunk.get("token_ids")
+    ]
+    assert [len(choice["token_ids"]) for choice in together] == [1, 3, 3, 1]
+    assert [entry["logprob"] for choice in together for entry in choice["logprobs"]["content"]] == ANSWER.logprobs
+    assert text_of(b"".join(events(ANSWER, "agent@1", 3)), True) == ANSWER.text
     assert text_of(b"".join([*events(ANSWER, "agent@1")][:-1]), True) == ""
 
 

@@ -9,7 +9,7 @@ import os
 import resource
 import threading
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +114,26 @@ async def test_no_seed_reaches_a_vllm_on_cpus(engine: tuple[VLLMClient, dict[str
         async with client.chat(question("say hi", seed=7)) as reply:
             await reply.whole()
         assert ("seed" in state["requests"][-1]) is not cpu
+
+
+async def test_many_streams_have_events_of_several_tokens(engine: tuple[VLLMClient, dict[str, Any]]) -> None:
+    client, state = engine
+
+    async def interval(**more: Any) -> int | None:
+        async with client.chat(question("say hi", **more)):
+            pass
+        asked = state["requests"][-1].get("stream_interval")
+        assert asked is None or type(asked) is int
+        return asked
+
+    assert await interval(stream=True) == 1
+    async with AsyncExitStack() as stack:
+        for more, expected in ((31, 1), (1, 2), (31, 2), (1, 3), (448, 16), (32, 16)):
+            for _ in range(more):
+                await stack.enter_async_context(client.chat(question("say hi", stream=True)))
+            assert await interval(stream=True) == expected
+        assert await interval() is None
+    assert await interval(stream=True) == 1
 
 
 async def test_leaving_early_aborts_the_generation(engine: tuple[VLLMClient, dict[str, Any]]) -> None:
