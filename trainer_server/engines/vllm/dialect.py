@@ -52,7 +52,7 @@ _LOOK_TIMEOUT = 30.0
 """Seconds for a question about vLLM's state."""
 _PROBE_TIMEOUT = 10.0
 """Seconds for a request that is refused at once, or need not be answered."""
-_SMOOTH_STREAMS = 32
+_SMOOTH_STREAMS = 8
 """Streams of one vLLM at once up to which each token is an event of its own. An event takes the processor of vLLM, of
 this process and of the client about as long whether it has one token or sixteen: 50 µs here."""
 _LONGEST_INTERVAL = 16

@@ -128,7 +128,7 @@ async def test_many_streams_have_events_of_several_tokens(engine: tuple[VLLMClie
 
     assert await interval(stream=True) == 1
     async with AsyncExitStack() as stack:
-        for more, expected in ((31, 1), (1, 2), (31, 2), (1, 3), (448, 16), (32, 16)):
+        for more, expected in ((7, 1), (1, 2), (7, 2), (1, 3), (112, 16), (8, 16)):
             for _ in range(more):
                 await stack.enter_async_context(client.chat(question("say hi", stream=True)))
             assert await interval(stream=True) == expected
