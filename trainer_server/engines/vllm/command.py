@@ -34,6 +34,8 @@ IN_ENGINE = ("--distributed-executor-backend", "vllm.v1.executor.uniproc_executo
 """The model is computed in the process of vLLM's engine. On CPUs vLLM takes a process of its own, so that its threads
 can be bound to the cores of one memory node. A few cores are all in the same one, and the further process takes as long
 to start as the engine: 12 of 32 s of two cores."""
+_OWN_GRAPHS = ("--cudagraph", "--max-cudagraph", "--compilation", "-cc", "-O", "--enforce-eager", "--spec")
+"""Beginnings of flags with which users choose vLLM's CUDA graphs, or what a step of it has."""
 
 
 def command(
@@ -77,6 +79,7 @@ def command(
         *(("--enable-sleep-mode",) if settings.share_gpu else ()),
         # vLLM's prefix cache keeps whole blocks only: on CPUs of 128 tokens by default, and 32 is the least it takes.
         *(("--block-size", "32") if settings.cpu else ()),
+        *(() if settings.cpu else _graph_sizes(extra)),
         *(("--dtype", cpu_dtype()) if settings.cpu and cpu_dtype() != "bfloat16" else ()),
         *(IN_ENGINE if settings.cpu and small_machine() and not shares_model(extra) else ()),
         # The context of the model's configuration, or what the KV cache holds where that is less.
@@ -86,6 +89,23 @@ def command(
         *(("--otlp-traces-endpoint", traces) if traces else ()),
         *extra,
     ]
+
+
+def _graph_sizes(args: Sequence[str]) -> tuple[str, ...]:
+    """The flag for the sizes of batches of which vLLM captures CUDA graphs: up to its `--max-num-seqs`.
+
+    By itself vLLM captures all multiples of 8, and of 16 from 256 on, up to twice as many: 51 sizes for 256 requests,
+    each with and without adapters, at each start. These are 19. A batch between two of them is computed as the larger
+    one, which is at most a quarter larger from 32 on.
+
+    Args:
+        args: `--engine-args`. Nothing is added where they do not say how many requests there are, or choose graphs.
+    """
+    most = argument(args, "--max-num-seqs") or ""
+    if not most.isdigit() or any(word.startswith(_OWN_GRAPHS) for word in args):
+        return ()
+    sizes = (1, 2, 4, *range(8, 64, 8), *range(64, 128, 16), *range(128, 256, 32), *range(256, int(most), 64))
+    return ("--cudagraph-capture-sizes", *(str(size) for size in sizes if size < int(most)), most)
 
 
 def experts_refusal(base: ServedModel, args: Sequence[str]) -> str | None:

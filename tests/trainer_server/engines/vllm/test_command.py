@@ -62,6 +62,20 @@ def test_the_prefix_cache_has_small_blocks_on_cpus(tmp_path: Path, cache: Path) 
     assert own[-2:] == ["--block-size", "64"], "the last one counts"
 
 
+@pytest.mark.parametrize(
+    ("most", "sizes"), [("1", "1"), ("5", "1 2 4 5"), ("40", "1 2 4 8 16 24 32 40"), ("100", "… 48 56 64 80 96 100")]
+)
+def test_on_a_gpu_graphs_are_of_batches_that_there_can_be(tmp_path: Path, cache: Path, most: str, sizes: str) -> None:
+    flag, args = "--cudagraph-capture-sizes", ("--max-num-seqs", most)
+    words = line(tmp_path, cpu=False, args=args)
+    captured = " ".join(words[words.index(flag) + 1 : words.index("--max-model-len")])
+    assert captured.endswith(sizes.removeprefix("…"))
+    assert captured.startswith("1")
+    for own in ((), (*args, "--enforce-eager"), (*args, "-cc.mode=0"), (*args, "-O1")):
+        assert flag not in line(tmp_path, cpu=False, args=own)
+    assert flag not in line(tmp_path, args=args)
+
+
 def test_vllm_sends_its_spans_where_the_server_does(
     tmp_path: Path, cache: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
