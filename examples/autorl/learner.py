@@ -14,6 +14,7 @@ from art_examples.learning.stage import measure_stage
 from langchain_core.language_models import BaseChatModel
 
 from art_langgraph import ChatART, GRPOConfig, Trajectory, autorl
+from trainer_server.wire import ConfigError
 
 TASK = "Answers guests of a hotel in one polite sentence of at most fifteen words."
 STEPS, LR = 10, 2e-3
@@ -23,6 +24,8 @@ STEPS, LR = 10, 2e-3
 async def from_a_sentence(run: Run) -> Learned:
     """Trains a policy by `autorl`, and measures it by the rules of the sentence, which `autorl` does not see."""
     options, learned = run.options, Learned("autorl", run.seed)
+    if options.minutes:
+        raise ConfigError("--minutes: `autorl` takes a number of steps (--steps)")
     steps = options.steps or STEPS
     await run.client.create_policy(run.policy, rank=8, seed=run.seed)
     server, shown = run.client.connection, {"demonstrations": demonstrations(), "shots": 4}

@@ -57,14 +57,17 @@ async def from_feedback(run: Run) -> Learned:
             learned.seconds["warm_start"] = time.monotonic() - started
             await _measure(url, "warm", run, learned)
             started = time.monotonic()
-            steps = options.steps or STEPS
-            for step in range(steps):
+            step, share = 0, 0.0
+            while share < 1:
                 await used(url, drawn(MESSAGES, rng))
                 scores = await collected(url, TrajectoryStore(f"{folder}/home/trajectories.sqlite"))
                 learned.rewards.append(mean_score(scores))
-                trained = await asyncio.to_thread(train_from_store, run.policy, LR * (1 - step / steps), art)
+                trained = await asyncio.to_thread(train_from_store, run.policy, LR * (1 - share), art)
                 learned.skipped += trained is None
                 run.tell(f"step {step + 1}: {scores.count(1.0)} of {len(scores)} answers were right")
+                step += 1
+                minutes = (time.monotonic() - started) / 60
+                share = minutes / options.minutes if options.minutes else step / (options.steps or STEPS)
             learned.seconds["training"] = time.monotonic() - started
             await _measure(url, "after", run, learned)
     return learned

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -17,6 +18,7 @@ from art_langgraph import (
     ChatART,
     DeadGroups,
     Evaluation,
+    GRPOConfig,
     HeldOut,
     Scenario,
     TrainerClient,
@@ -34,7 +36,13 @@ from art_langgraph.rewards import GroupReward
 SERVER_ARGUMENTS = ("--max-rank", "8", "--no-trainer-low-priority")
 """Arguments of the trainer server. Rollouts and steps take turns here, so that the trainer need not give way."""
 CONCURRENCY = 48
-"""Largest number of runs at the same time."""
+"""Largest number of runs at the same time on CPUs. On GPUs there are as many as the engines compute at once."""
+MOST_GROUPS = 32
+"""Groups of a step on GPUs, at most."""
+LEAST_SHARE = 0.01
+"""Of a learning rate that falls with the time: what is left of it at the end."""
+ABLE = 0.05
+"""Success of an untrained policy from which on it may learn without a warm start."""
 
 
 @dataclass(slots=True)
@@ -225,13 +233,18 @@ class Learning:
         )
 
     async def train(
-        self, recipe: Recipe | None = None, group_reward: GroupReward | None = None
+        self,
+        recipe: Recipe | None = None,
+        group_reward: GroupReward | None = None,
+        minutes: float | None = None,
     ) -> list[TrajectoryGroup]:
         """Trains with GRPO.
 
         Args:
             recipe: Other settings than those of the task.
             group_reward: Scores the runs of a scenario together, in place of the task's reward.
+            minutes: Limit of time, in place of the recipe's number of steps. The step that reaches it is the last; a
+                learning rate that falls has then fallen to 0. None: no limit.
 
         Returns:
             The groups that were made for the steps.
@@ -239,7 +252,16 @@ class Learning:
         started, recipe = time.monotonic(), recipe or self._task.recipe
         self.learned.fingerprint = replace(self._task, recipe=recipe).fingerprint
         trained, groups = 0, list[TrajectoryGroup]()
-        async for record in self._steps(recipe, group_reward):
+        recipe, concurrency = await self._sizes(recipe)
+
+        def config_of(step: int) -> GRPOConfig:
+            if minutes is None:
+                return recipe.config_of(step)
+            share = (time.monotonic() - started) / (60 * minutes)
+            return recipe.config_at(min(share, 1 - LEAST_SHARE))
+
+        last = recipe.steps if minutes is None else sys.maxsize
+        async for record in self._steps(recipe, last, concurrency, config_of, group_reward):
             trained += record.result.metrics.get("tokens_trained", 0)
             self.learned.rewards.append(record.reward)
             self.learned.skipped += record.skipped is not None
@@ -249,6 +271,8 @@ class Learning:
                 self.learned.chosen = record.best.version
             phases = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in record.seconds.items())
             self._tell(f"{record} ({phases})")
+            if minutes is not None and time.monotonic() - started >= 60 * minutes:
+                break
         self.learned.seconds["training"] = time.monotonic() - started
         self.learned.tokens["training"] = trained
         self.learned.dead_groups = dead_groups(groups, success=self._task.success)
@@ -256,21 +280,38 @@ class Learning:
             self._tell(str(self.learned.dead_groups))
         return groups
 
-    async def _steps(self, recipe: Recipe, group_reward: GroupReward | None) -> AsyncIterator[StepRecord]:
-        """The training steps. Those of several roles take turns; in self-play the opponent changes between some."""
-        size = recipe.steps if len(self._policies) == 1 else 1
+    async def _sizes(self, recipe: Recipe) -> tuple[Recipe, int | None]:
+        """The recipe with the groups of a step on this server, and the number of runs at once; None: as many as its
+        engines compute."""
+        health = await self._client.health()
+        if not health["gpus"]:
+            return recipe, CONCURRENCY
+        groups = min((health["concurrency"] or CONCURRENCY) // recipe.n, MOST_GROUPS, len(self._task.training))
+        return replace(recipe, groups_per_step=max(groups, recipe.groups_per_step)), None
+
+    async def _steps(
+        self,
+        recipe: Recipe,
+        last: int,
+        concurrency: int | None,
+        config_of: Callable[[int], GRPOConfig],
+        group_reward: GroupReward | None,
+    ) -> AsyncIterator[StepRecord]:
+        """The training steps up to the last. Those of several roles take turns; in self-play the opponent changes
+        between some."""
+        size = last if len(self._policies) == 1 else 1
         size = size if self._task.self_play is None else recipe.steps_per_opponent
         validation = None
         if self._task.validation:
             validation = HeldOut(self._task.validation, reward=self._task.reward, success=self._task.success)
-        for turn, first in enumerate(range(1, recipe.steps + 1, size)):
+        for turn, first in enumerate(range(1, last + 1, size)):
             async for record in train(
                 await self._training_graph(),
                 self._task.training,
                 policy=self._policies[turn % len(self._policies)],
                 reward=self._task.reward,
                 group_reward=group_reward,
-                steps=min(first + size - 1, recipe.steps),
+                steps=min(first + size - 1, last),
                 first_step=first,
                 client=self._client,
                 groups_per_step=recipe.groups_per_step,
@@ -278,11 +319,11 @@ class Learning:
                 sampler=recipe.sampler,
                 explore=recipe.explore,
                 hints=recipe.hints,
-                config=recipe.config_of,
+                config=config_of,
                 shuffle=recipe.shuffle,
                 dynamic_sampling=recipe.dynamic_sampling,
                 nodes=self._task.nodes,
-                max_concurrency=CONCURRENCY,
+                max_concurrency=concurrency,
                 seed=self._seed,
                 held_out=validation,
                 evaluate_every=math.ceil(recipe.steps / 4) if validation else None,
@@ -320,6 +361,8 @@ async def learn(
     *,
     prompted: bool = False,
     models: Sequence[str] = (),
+    minutes: float | None = None,
+    always_warm: bool = True,
 ) -> Learned:
     """Measures the untrained policy, warms it up, measures, trains it, and measures again.
 
@@ -331,17 +374,21 @@ async def learn(
         tell: As that of `Learning`.
         prompted: Whether the untrained policy is also measured with demonstrations in its prompts.
         models: Names of other models to measure with these prompts, as litellm knows them.
+        minutes: As that of `Learning.train`.
+        always_warm: Whether there is a warm start, if the recipe has one, also where the untrained policy is ABLE.
     """
     learning = Learning(task, seed, client, policy, tell)
     await learning.create()
-    await learning.measure("before")
+    before = (await learning.measure("before")).success_rate or 0.0
     if prompted:
         await learning.measure_prompted()
     for name in models:
         await learning.measure_model(name)
-    if task.recipe.warm_start is not None:
+    if task.recipe.warm_start is not None and not always_warm and before >= ABLE:
+        tell(f"no warm start: the untrained policy solves {before:.2f}")
+    elif task.recipe.warm_start is not None:
         await learning.warm_start()
         await learning.measure("warm")
-    await learning.train()
+    await learning.train(minutes=minutes)
     await learning.measure("after")
     return learning.learned

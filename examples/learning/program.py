@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import signal
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 
 from art_examples.learning.curve import draw
-from art_examples.learning.runs import Learner, Options, by_recipe, learn_all, newest, own_server, table
+from art_examples.learning.runs import EMBEDDED, Learner, Options, by_recipe, learn_all, newest, own_server, table
 from art_examples.learning.task import TaskMaker
 from rich.console import Console
 
@@ -31,6 +32,27 @@ def natural(text: str, least: int = 0) -> int:
 
 
 positive = partial(natural, least=1)
+
+
+def duration(text: str) -> float:
+    """A number of minutes of the command line."""
+    try:
+        minutes = float(text)
+    except ValueError:
+        minutes = math.nan
+    if not 0 < minutes < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of minutes above 0")
+    return minutes
+
+
+def _server(url: str | None, model: str) -> AbstractContextManager[Connection]:
+    """The server that trains.
+
+    Args:
+        url: Address of a running one; empty: that which is found. None: one is started.
+        model: The base model of one that is started.
+    """
+    return own_server("--model", model) if url is None else nullcontext(Connection.find(url or None))
 
 
 @contextmanager
@@ -56,8 +78,9 @@ def run_learners(
 ) -> None:
     """Measures each task before, prompted, after the warm start and after the training, for each seed.
 
-    Each finished run is a line of results.jsonl, of which curve.svg is drawn. Short runs (`--steps`, `--held-out`) have
-    files of their own, so that those of the example are of whole runs.
+    Each finished run is a line of results.jsonl, of which curve.svg is drawn. Runs of other lengths (`--steps`,
+    `--minutes`, `--held-out`) or another base model have files of their own, so that those of the example are of its
+    recipe.
 
     Args:
         about: What `--help` says.
@@ -71,18 +94,31 @@ def run_learners(
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--task", action="append", choices=list(learners), help="only this one; may be repeated (all)")
-    parser.add_argument("--seeds", type=positive, default=3, help="runs of each task, with a seed each (3)")
+    parser.add_argument("--seeds", type=positive, help="runs of each task, with a seed each (3; with --minutes 1)")
     parser.add_argument("--first-seed", type=natural, default=0, help="the seed of the first of them (0)")
-    parser.add_argument("--steps", type=positive, help="training steps in place of those of the recipe")
+    length = parser.add_mutually_exclusive_group()
+    length.add_argument("--steps", type=positive, help="training steps in place of those of the recipe")
+    length.add_argument("--minutes", type=duration, help="train for so long, in place of a number of steps")
     parser.add_argument("--held-out", type=positive, help="measure on the first N held-out scenarios only (all)")
     parser.add_argument(
-        "--model", action="append", default=[], help="also measure this model of litellm; may be repeated"
+        "--model",
+        default=EMBEDDED,
+        help="the base model, as `art-langgraph serve --model` takes it: a name on the Hugging Face hub or a folder "
+        "(embedded)",
+    )
+    parser.add_argument(
+        "--against", action="append", default=[], help="also measure this model of litellm; may be repeated"
     )
     parser.add_argument(
         "--judge", help="also train a policy by the scores of this model of litellm (RULER), and compare the two"
     )
     parser.add_argument(
-        "--connect", action="store_true", help="use the running server that ART_BASE_URL and ART_API_KEY name"
+        "--connect",
+        nargs="?",
+        const="",
+        metavar="URL",
+        help="use a running server: that at URL, with the key in ART_API_KEY, or the one that `art-langgraph connect` "
+        "or ART_BASE_URL names",
     )
     parser.add_argument(
         "--out",
@@ -92,23 +128,27 @@ def run_learners(
     parser.add_argument("--note", default="", help="what readers of results.jsonl should know of these runs")
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     given = parser.parse_args(words)
+    if given.connect is not None and given.model != EMBEDDED:
+        parser.error("--model is for a server that is started here: with --connect, the server's own model is trained")
     exempt_loopback()
-    first = given.first_seed
-    short = given.steps is not None or given.held_out is not None
+    first, seeds = given.first_seed, given.seeds or (1 if given.minutes else 3)
+    short = given.model != EMBEDDED or (given.steps, given.minutes, given.held_out) != (None, None, None)
     out = given.out or (SHORT_RUNS / folder.name if short else folder)
     results = out / "results.jsonl"
     options = Options(
         steps=given.steps,
+        minutes=given.minutes,
         held_out=given.held_out,
         results=results,
         prompted=True,
-        models=given.model,
+        model=given.model if given.connect is None else None,
+        models=given.against,
         judge=given.judge,
         note=given.note,
     )
-    runs = [(name, seed) for name in given.task or learners for seed in range(first, first + given.seeds)]
+    runs = [(name, seed) for name in given.task or learners for seed in range(first, first + seeds)]
     try:
-        with interruptible(), nullcontext(Connection.find()) if given.connect else own_server() as server:
+        with interruptible(), _server(given.connect, given.model) as server:
             rows = learn_all(learners, runs, server, options)
     except ARTError as error:
         raise SystemExit(f"{parser.prog}: {error}") from error

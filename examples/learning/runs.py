@@ -26,6 +26,8 @@ from trainer_server.common import Connection
 from trainer_server.common.jsonl import append_jsonl, read_jsonl
 from trainer_server.process.hardware import gpu_count
 
+EMBEDDED = "embedded"
+"""The base model of the recipes, as `serve --model` calls it."""
 Row = dict[str, Any]
 """A finished run: `Learned.as_json`, with date, machine and note."""
 
@@ -36,8 +38,11 @@ class Options:
 
     Args:
         steps: Number of training steps. None: those of the recipe of each task.
+        minutes: Minutes of training steps, of which there are as many as fit. None: there is no limit of time.
         held_out: Number of held-out scenarios. None: all.
         results: JSONL file to which each finished run is appended. None: no file.
+        model: The base model, as `serve --model` takes it. Recipes are made for the embedded one: another is not warmed
+            up where it is able without. None: that of a server that runs already.
         prompted: Whether the untrained policy is also measured with demonstrations in its prompts.
         models: Names of other models to measure with these prompts, as litellm knows them.
         judge: Model by whose scores (RULER) a copy of the policy is trained, as litellm knows it. None: the judge of
@@ -46,8 +51,10 @@ class Options:
     """
 
     steps: int | None = None
+    minutes: float | None = None
     held_out: int | None = None
     results: Path | None = None
+    model: str | None = None
     prompted: bool = False
     models: Sequence[str] = ()
     judge: str | None = None
@@ -56,9 +63,9 @@ class Options:
     @property
     def short(self) -> str | None:
         """What is shortened. None: the runs are whole."""
-        if self.steps is None and self.held_out is None:
+        if self.steps is None and self.held_out is None and self.minutes is None:
             return None
-        return f"steps: {self.steps}, held out: {self.held_out}"
+        return f"steps: {self.steps}, minutes: {self.minutes}, held out: {self.held_out}"
 
 
 def tell(line: str) -> None:
@@ -67,14 +74,17 @@ def tell(line: str) -> None:
 
 
 @contextmanager
-def own_server() -> Iterator[Connection]:
+def own_server(*arguments: str) -> Iterator[Connection]:
     """A trainer server that ends, and whose state is deleted, when the block is left.
 
     Inside of the block ART_BASE_URL and ART_API_KEY name it, so that no client finds another server of this user.
+
+    Args:
+        *arguments: Further arguments of the command.
     """
     with tempfile.TemporaryDirectory() as scratch:
         home, before = Path(scratch), dict(os.environ)
-        with trainer_server(home, home / "server.log", tell, *SERVER_ARGUMENTS) as server:
+        with trainer_server(home, home / "server.log", tell, *SERVER_ARGUMENTS, *arguments) as server:
             os.environ |= {"ART_BASE_URL": server.url, "ART_API_KEY": server.api_key}
             try:
                 yield server
@@ -115,7 +125,15 @@ def by_recipe(maker: TaskMaker) -> Learner:
         async with maker(run.seed) as whole:
             task = whole.short(steps=options.steps, held_out=options.held_out)
             learned = await learn(
-                task, run.seed, run.client, run.policy, run.tell, prompted=options.prompted, models=options.models
+                task,
+                run.seed,
+                run.client,
+                run.policy,
+                run.tell,
+                prompted=options.prompted,
+                models=options.models,
+                minutes=options.minutes,
+                always_warm=options.model in (None, EMBEDDED),
             )
             async with _judge(task, options) as judge:
                 if judge is not None:
@@ -167,7 +185,7 @@ async def _learn_all(
             tell(f"  {learned.total_seconds:.0f} s in all")
             facts = {"date": datetime.now(UTC).date().isoformat(), "machine": machine()}
             made_by = {"fingerprint": learned.fingerprint or options.short}
-            rows.append({**learned.as_json(), **made_by, **facts, "note": options.note})
+            rows.append({**learned.as_json(), **made_by, **facts, "model": options.model, "note": options.note})
             if options.results is not None:
                 options.results.parent.mkdir(parents=True, exist_ok=True)
                 append_jsonl(options.results, rows[-1:])

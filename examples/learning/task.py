@@ -63,8 +63,11 @@ class Recipe:
 
     def config_of(self, step: int) -> GRPOConfig:
         """Settings of a step. step: its number, from 1 to `steps`."""
-        left = 1 - (step - 1) / self.steps if self.falling else 1.0
-        return self.config.model_copy(update={"lr": self.config.lr * left})
+        return self.config_at((step - 1) / self.steps)
+
+    def config_at(self, share: float) -> GRPOConfig:
+        """Settings of a step before which this share of the training was done, 0 to 1."""
+        return self.config.model_copy(update={"lr": self.config.lr * (1 - share)}) if self.falling else self.config
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

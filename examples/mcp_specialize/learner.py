@@ -18,8 +18,8 @@ from art_mcp.specialization.verify import solved, verify
 
 
 def specialized(name: str, server: ExampleServer) -> Learner:
-    """A learner that specializes a policy to a server, which is installed. With `--steps` there is no limit of time,
-    and the warm start takes each demonstration once."""
+    """A learner that specializes a policy to a server, which is installed, in `--minutes` for all stages together. With
+    `--steps` there is no limit of time, and the warm start takes each demonstration once."""
 
     async def learner(run: Run) -> Learned:
         options, share = run.options, GenerationSettings().held_out
@@ -30,7 +30,7 @@ def specialized(name: str, server: ExampleServer) -> Learner:
                     connected,
                     policy=run.policy,
                     client=run.client,
-                    minutes=server.minutes if options.steps is None else None,
+                    minutes=(options.minutes or server.minutes) if options.steps is None else None,
                     scenarios=options.held_out and round(options.held_out / share),
                     warm_start="auto" if options.steps is None else WarmStart(epochs=1),
                     training=TrainingSettings(steps=options.steps, judge=options.judge),

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from art_examples.learning.learn import Learned
+from art_examples.learning import program
+from art_examples.learning.learn import Learned, learn
 from art_examples.learning.program import main, run_learners
 from art_examples.learning.runs import Run, newest
 from art_examples.learning.task import Task
 from art_examples.tic_tac_toe.task import tic_tac_toe
 
-from art_langgraph import Evaluation, Scenario, Trajectory
+from art_langgraph import Evaluation, Scenario, TrainerClient, Trajectory
 from tests.support.runs.tasks import answers
 from tests.support.servers.judge_app import endpoint
 from tests.support.servers.trainer_server import TrainerServer
+from trainer_server.common import Connection
 
 
 @asynccontextmanager
@@ -37,7 +39,7 @@ def test_a_run_is_measured_recorded_and_drawn(
 ) -> None:
     folder = tmp_path / "an_example"
     short = ["--connect", "--seeds", "1", "--steps", "2", "--held-out", "4"]
-    words = [*short, "--model", "openai/some-model", "--json", "--note", "a short run", "--out", str(folder)]
+    words = [*short, "--against", "openai/some-model", "--json", "--note", "a short run", "--out", str(folder)]
     with endpoint("5") as fake, answers(connected, list("123456789")):
         monkeypatch.setenv("OPENAI_API_BASE", fake.url)
         monkeypatch.setenv("OPENAI_API_KEY", "a-key")
@@ -78,6 +80,7 @@ def test_runs_of_other_recipes_or_of_other_length_are_not_in_one_table(tmp_path:
         ([], "an_example"),
         (["--steps", "2"], "runs/examples/an_example"),
         (["--held-out", "1"], "runs/examples/an_example"),
+        (["--minutes", "0.1"], "runs/examples/an_example"),
         (["--steps", "2", "--out", "elsewhere"], "elsewhere"),
     ],
 )
@@ -104,6 +107,10 @@ def test_short_runs_are_not_written_beside_whole_ones(
         (["--task", "chess"], "invalid choice: 'chess'"),
         (["--seeds", "0"], "'0' is not a whole number of at least 1"),
         (["--steps", "-3"], "'-3' is not a whole number of at least 1"),
+        (["--minutes", "0"], "'0' is not a number of minutes above 0"),
+        (["--minutes", "nan"], "'nan' is not a number of minutes above 0"),
+        (["--minutes", "1", "--steps", "2"], "not allowed with argument"),
+        (["--connect", "--model", "Qwen/Qwen3-1.7B"], "with --connect, the server's own model is trained"),
     ],
 )
 def test_what_cannot_be_run_is_refused(
@@ -114,9 +121,60 @@ def test_what_cannot_be_run_is_refused(
     assert said in capsys.readouterr().err
 
 
+def test_a_base_model_is_that_of_the_server_that_is_started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    starts: list[tuple[str, ...]] = []
+
+    @contextmanager
+    def server(*arguments: str) -> Iterator[Connection]:
+        starts.append(arguments)
+        yield Connection("http://127.0.0.1:9", "a-key")
+
+    monkeypatch.setattr(program, "own_server", server)
+    monkeypatch.chdir(tmp_path)
+    runs: list[Run] = []
+
+    async def learner(run: Run) -> Learned:
+        runs.append(run)
+        measured = Evaluation([Trajectory(scenario=Scenario(input="?"), reward=1.0)])
+        return Learned("a", run.seed, before=measured, after=measured, rewards=[0.5])
+
+    run_learners("An example.", {"a": learner}, tmp_path / "b", ["--model", "Qwen/Qwen3-1.7B", "--minutes", "10"])
+    run_learners("An example.", {"a": learner}, tmp_path / "b", ["--seeds", "1"])
+    monkeypatch.setenv("ART_API_KEY", "of-that-server")
+    run_learners("An example.", {"a": learner}, tmp_path / "b", ["--seeds", "1", "--connect", "http://127.0.0.1:10"])
+    assert starts == [("--model", "Qwen/Qwen3-1.7B"), ("--model", "embedded")]
+    options = [(run.options.model, run.options.minutes) for run in runs]
+    assert options == [("Qwen/Qwen3-1.7B", 10), ("embedded", None), (None, None)]
+    assert runs[-1].client.connection == Connection("http://127.0.0.1:10", "of-that-server")
+    (row,) = newest(tmp_path / "runs/examples/b/results.jsonl").values()
+    assert (row["model"], row["fingerprint"]) == ("Qwen/Qwen3-1.7B", "steps: None, minutes: 10.0, held out: None")
+
+
 def test_without_a_server_to_connect_to_the_error_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("ART_HOME", str(tmp_path))
     monkeypatch.delenv("ART_BASE_URL", raising=False)
     monkeypatch.delenv("ART_API_KEY", raising=False)
     with pytest.raises(SystemExit, match="ART_API_KEY is not set"):
         main("An example.", {"tic_tac_toe": few}, tmp_path, ["--connect"])
+
+
+@pytest.mark.slow
+async def test_another_model_trains_for_minutes_and_without_a_warm_start_where_it_is_able(
+    connected: TrainerServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    async with few(0) as task, TrainerClient() as client:
+        for name, always_warm in (("warm", True), ("able", False)):
+            with answers(connected, list("123456789")):
+                learned = await learn(
+                    replace(task.short(held_out=4), success=lambda run: True),
+                    0,
+                    client,
+                    f"minutes-{name}",
+                    said.append,
+                    minutes=0.001,
+                    always_warm=always_warm,
+                )
+            assert (learned.warm is not None) == always_warm
+            assert len(learned.rewards) == 1, "the step that reaches the limit is the last"
+    assert any(line.startswith("no warm start: the untrained policy solves") for line in said)
