@@ -1,16 +1,20 @@
 """Our pool of two engines against one vLLM with two ranks of data parallelism: both behind the gateway, in one run.
 
-    python -m benchmarks.data_parallel [--json] [--rollouts 16] [--turns 4] [--own 150] [--rounds 2] [--adapters 4]
+    python -m benchmarks.data_parallel [--json] [--rollouts 16] [--runs 1] [--turns 4] [--own 150] [--rounds 2]
+                                       [--adapters 4] [--side NAME]...
 
-    pool            two vLLM servers. The gateway keeps a rollout on its engine
+    pool            two vLLM servers. The gateway keeps a rollout on its engine, and the first prompts of a scenario on
+                    one engine where they are long
+    least busy      the same, with the words of the scenario in the system message, which the gateway does not look at:
+                    a rollout goes to the engine with the fewest requests
     data parallel   one vLLM server with --data-parallel-size 2. vLLM chooses the rank of each request
 
-A round is ROLLOUTS conversations at once, of TURNS turns each, with an adapter. All have the same system prompt; each
-begins with OWN words of its own, and a turn with all that was said before. The first round is not counted. `ready`:
-seconds until the engines answer. `requests`: how many each engine or rank answered. `cached`: which share of the
-prompts' tokens was in a prefix cache. Both are of vLLM's own counters. `swap`: seconds until all engines or ranks hold
-a further adapter, the median of ADAPTERS. `GiB`: resident memory. Each side has the machine for itself. The last line
-under --json is one JSON object.
+A round is ROLLOUTS conversations at once, RUNS of each scenario, of TURNS turns each, with an adapter. All have the
+same system prompt; a scenario begins with OWN words of its own, and a turn with all that was said before. The first
+round is not counted. `ready`: seconds until the engines answer. `requests`: how many each engine or rank answered.
+`cached`: which share of the prompts' tokens was in a prefix cache. Both are of vLLM's own counters. `swap`: seconds
+until all engines or ranks hold a further adapter, the median of ADAPTERS. `GiB`: resident memory. Each side has the
+machine for itself. The last line under --json is one JSON object.
 """
 
 from __future__ import annotations
@@ -48,7 +52,9 @@ from trainer_server.engines.vllm.command import command, environment, free_port
 KEY = "benchmark"
 POLICY = "p"
 SLOTS = 8
-SIDES: dict[str, tuple[tuple[str, ...], ...]] = {"pool": ((), ()), "data parallel": (("--data-parallel-size", "2"),)}
+SIDES: dict[str, tuple[tuple[str, ...], ...]] = {
+    "pool": ((), ()), "least busy": ((), ()), "data parallel": (("--data-parallel-size", "2"),),
+}  # fmt: skip
 """By side: the further flags of each of its vLLM servers."""
 SYSTEM = "You answer in one short sentence. " + "You know the seas, rivers and lakes of the world by name. " * 18
 WORDS = ("north", "salt", "wave", "bay", "delta", "harbour", "ice", "tide", "bridge", "rain", "shore", "island")
@@ -58,13 +64,22 @@ _COUNTED = re.compile(
 )
 
 
-async def conversation(http: httpx.AsyncClient, name: str, turns: int, own: int) -> int:
-    """A rollout. Returns how many tokens were sampled."""
-    rng = random.Random(name)
-    said: list[dict[str, Any]] = [{"role": "system", "content": SYSTEM}]
-    text, sampled = "I have read: " + " ".join(rng.choices(WORDS, k=own)) + ". ", 0
+async def conversation(http: httpx.AsyncClient, name: str, scenario: str, in_system: bool, turns: int, own: int) -> int:
+    """A rollout. Returns how many tokens were sampled.
+
+    Args:
+        http: Client of the gateway.
+        name: Of the rollout.
+        scenario: Its words are functions of this text.
+        in_system: Whether they are in the system message.
+        turns: Of the rollout.
+        own: How many words there are.
+    """
+    text, sampled = "I have read: " + " ".join(random.Random(scenario).choices(WORDS, k=own)) + ". ", 0
+    said: list[dict[str, Any]] = [{"role": "system", "content": SYSTEM + text if in_system else SYSTEM}]
     for turn in range(turns):
-        said.append({"role": "user", "content": f"{'' if turn else text}Tell me about water number {turn} of {name}."})
+        before = "" if turn or in_system else text
+        said.append({"role": "user", "content": f"{before}Tell me about water number {turn} of {scenario}."})
         body = {"model": POLICY, "messages": said, "max_tokens": 24, "temperature": 1.0}
         answer = await http.post("/v1/chat/completions", json=body, headers={"X-ART-Rollout": name})
         found = answer.raise_for_status().json()
@@ -85,7 +100,9 @@ def counted(urls: Sequence[str]) -> dict[str, Counter[str]]:
     return found
 
 
-async def rollouts(connection: Connection, urls: Sequence[str], options: argparse.Namespace) -> dict[str, Any]:
+async def rollouts(
+    connection: Connection, urls: Sequence[str], in_system: bool, options: argparse.Namespace
+) -> dict[str, Any]:
     """Speed, balance and cache of the rounds that count."""
     async with TrainerClient(connection.url, connection.api_key) as trainer:
         await trainer.create_policy(POLICY, rank=8)
@@ -95,10 +112,14 @@ async def rollouts(connection: Connection, urls: Sequence[str], options: argpars
     async with httpx.AsyncClient(base_url=connection.url, headers=headers, limits=limits, timeout=600) as http:
         for number in range(options.rounds + 1):
             began = time.perf_counter()
-            names = [f"round-{number}-{one}" for one in range(options.rollouts)]
-            tokens = sum(
-                await asyncio.gather(*(conversation(http, name, options.turns, options.own) for name in names))
-            )
+            runs = (
+                conversation(
+                    http, f"round-{number}-{one}", f"lake {number}-{one // options.runs}", in_system,
+                    options.turns, options.own,
+                )
+                for one in range(options.rollouts)
+            )  # fmt: skip
+            tokens = sum(await asyncio.gather(*runs))
             if number:
                 sampled, seconds = sampled + tokens, seconds + time.perf_counter() - began
             else:
@@ -157,7 +178,7 @@ def measured(side: str, base: ServedModel, scratch: Path, options: argparse.Name
         arguments += ["--adapter-slots", str(SLOTS), "--max-rank", "8"]
         where = scratch / f"{side}-home"
         with trainer_server(where, scratch / f"{side}.log", lambda _: None, *arguments) as connection:
-            found = asyncio.run(rollouts(connection, urls, options))
+            found = asyncio.run(rollouts(connection, urls, side == "least busy", options))
             adapter = next(Home(where).policies.rglob("adapter_model.safetensors")).parent
             found["swap_seconds"] = asyncio.run(swaps(urls, adapter, options.adapters))
     return {**found, "ready_seconds": ready, "resident_gib": memory}
@@ -176,15 +197,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     parser.add_argument("--rollouts", type=int, default=16, help="conversations at once (16)")
+    parser.add_argument("--runs", type=int, default=1, help="of them of each scenario (1)")
     parser.add_argument("--turns", type=int, default=4, help="turns of each (4)")
     parser.add_argument("--own", type=int, default=150, help="words that a conversation begins with (150)")
     parser.add_argument("--rounds", type=int, default=2, help="rounds that count (2)")
     parser.add_argument("--adapters", type=int, default=4, help="adapters that are loaded (4)")
+    parser.add_argument("--side", action="append", choices=list(SIDES), help="only this one; may be repeated (all)")
     options = parser.parse_args()
     os.environ["ART_ENGINE_API_KEY"] = KEY
     base = resolve("embedded", Home.find().cache, lambda line: print(line, file=sys.stderr))
     with tempfile.TemporaryDirectory(prefix="art-data-parallel-") as scratch:
-        sides = {side: measured(side, base, Path(scratch), options) for side in SIDES}
+        sides = {side: measured(side, base, Path(scratch), options) for side in options.side or SIDES}
     table = Table("side", "ready, s", "tokens/s", "requests", "cached", "swap, s", "GiB")
     for side, found in sides.items():
         table.add_row(
