@@ -43,6 +43,9 @@ LEAST_SHARE = 0.01
 """Of a learning rate that falls with the time: what is left of it at the end."""
 ABLE = 0.05
 """Success of an untrained policy from which on it may learn without a warm start."""
+COLD_LR = 1e-4
+"""Largest learning rate without a warm start. With a recipe's own, a policy of Qwen2.5-0.5B gave the same answer in all
+runs after a few steps, long before it could do the task (docs/benchmarks/real-weights.md)."""
 
 
 @dataclass(slots=True)
@@ -384,11 +387,13 @@ async def learn(
         await learning.measure_prompted()
     for name in models:
         await learning.measure_model(name)
+    recipe = task.recipe
     if task.recipe.warm_start is not None and not always_warm and before >= ABLE:
         tell(f"no warm start: the untrained policy solves {before:.2f}")
+        recipe = replace(recipe, config=recipe.config.model_copy(update={"lr": min(recipe.config.lr, COLD_LR)}))
     elif task.recipe.warm_start is not None:
         await learning.warm_start()
         await learning.measure("warm")
-    await learning.train(minutes=minutes)
+    await learning.train(recipe, minutes=minutes)
     await learning.measure("after")
     return learning.learned
