@@ -9,8 +9,8 @@ every `--every` of them and after the last, on all held-out scenarios of the tas
 
 The last line under --json has `curve`, a row for each measurement: the step, the version, success with its 95 %
 interval, the mean reward and the gain over the policy before the first step with p of McNemar's exact test; and
-`steps`, `StepRecord.summary()` of each. With --output the same is written to FILE after each step, so that a run that is
-ended early leaves what it measured.
+`steps`, `StepRecord.summary()` of each. With --output the same is written to FILE after each step, so that a run that
+is ended early leaves what it measured.
 """
 
 from __future__ import annotations
