@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from typing import Any
 
@@ -13,6 +14,8 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 
 SYSTEM = "Write one SQLite query that answers the question."
 MAX_REWRITES = 1
+_FENCE = re.compile(r"```(?:sql\w*)?\s*(.*?)(?:```|$)", re.DOTALL)
+"""Larger models than the embedded one write their query into a code fence, with words around it."""
 
 
 class State(MessagesState, total=False):
@@ -58,5 +61,7 @@ def check(database: str, query: str) -> tuple[list[Row], str]:
 
 
 def query_of(message: AnyMessage) -> str:
-    """The query of an answer."""
-    return str(message.content).strip()
+    """The query of an answer: what stands in its first code fence, which may be cut off, or all of it."""
+    text = str(message.content)
+    fenced = _FENCE.search(text)
+    return (fenced[1] if fenced else text).strip()

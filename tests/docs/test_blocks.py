@@ -16,7 +16,7 @@ from tests.support.cli import parsed
 from tests.support.pages.blocks import BLOCKS, DOCS, PAGES, READMES, ROOT, Block, words_of
 
 NEEDED = {
-    "vLLM": 3,
+    "vLLM": 4,
     "vLLM, mcp-server-time and mcp-server-git": 1,
     "vLLM and mcp-server-time": 1,
     "mcp-server-git": 4,

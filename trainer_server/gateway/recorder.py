@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from trainer_server.common.text_call import TEXT_CALL, text_call
 from trainer_server.engines.served_model import ServedModel
 from trainer_server.gateway.answer import Answer
 from trainer_server.gateway.errors import APIError
@@ -66,6 +67,7 @@ class Recorder:
         self.identity, self._ledger, self._counts = identity, ledger, counts
         self._redaction = redaction if redaction and redaction.on else None
         self._background: set[asyncio.Task[None]] = set()
+        self._text_callers: set[str | None] = set()
 
     def rows(
         self,
@@ -153,6 +155,16 @@ class Recorder:
         await self._ledger.add(*rows)
         for count in self._counts:
             count(completions)
+        self._warn_of_text_calls(completions)
+
+    def _warn_of_text_calls(self, completions: Sequence[Completion]) -> None:
+        """Logs the first answer of each policy that looks like a tool call which the parser did not take: the agent
+        takes it for its last word, and success is 0 without an error."""
+        for row in completions:
+            if row.policy not in self._text_callers and (name := text_call(row.message, row.request)):
+                self._text_callers.add(row.policy)
+                said = TEXT_CALL.format(name=name)
+                log.warning("an answer of %s: %s. See docs/models/parsers.md", row.policy or row.model, said)
 
     async def close(self) -> None:
         """Waits until the completions of `add_later` are recorded."""

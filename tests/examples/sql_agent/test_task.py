@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from art_examples.sql_agent.agent import check
+from art_examples.sql_agent.agent import check, query_of
 from art_examples.sql_agent.databases import TRAINING_SUBJECTS, database_name
 from art_examples.sql_agent.task import sql
+from langchain_core.messages import AIMessage
 
 from tests.support.runs.tasks import Scripted, learned_in_two_steps, run
 from tests.support.servers.trainer_server import TrainerServer
@@ -23,6 +24,20 @@ DATABASE = database_name(*TRAINING_SUBJECTS[:2])
 )
 def test_what_is_wrong_with_a_query_is_said(query: str, problem: str) -> None:
     assert check(DATABASE, query)[1] == problem
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        " SELECT 1; ",
+        "You can use this query:\n\n```sql\nSELECT 1;\n```\n\nIt selects `1`.",
+        "```sqlite\nSELECT 1;\n```",
+        "```\nSELECT 1;",
+        "```SELECT 1;``` It selects `1`.",
+    ],
+)
+def test_the_query_is_the_first_code_fence_or_the_whole_answer(answer: str) -> None:
+    assert query_of(AIMessage(answer)) == "SELECT 1;"
 
 
 async def test_a_query_is_rewritten_once() -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
+
+import pytest
 
 from tests.support.chat_requests import parse
 from tests.support.homes.ledger_rows import row
@@ -40,3 +43,30 @@ def test_of_a_refused_request_the_beginnings_of_its_texts_are_recorded() -> None
     assert last == {"role": "user", "content": "c" * 40 + " [… 1,950 more characters]"}
     for status in (CompletionStatus.complete, CompletionStatus.failed, CompletionStatus.aborted):
         assert recorded({"messages": messages}, status).request["messages"] == messages
+
+
+async def test_the_first_answer_of_a_policy_that_is_a_tool_call_in_text_is_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Shelf:
+        async def add(self, *completions: Completion) -> None:
+            pass
+
+    def answer(content: str, policy: str) -> Completion:
+        tools = [{"type": "function", "function": {"name": "get_weather", "parameters": {}}}]
+        message = {"role": "assistant", "content": content}
+        return row("one").model_copy(update={"policy": policy, "message": message, "request": {"tools": tools}})
+
+    call = '{"name": "get_weather", "arguments": {"city": "Oslo"}}'
+    base: Any = None
+    recorder = Recorder(Identity("srv", base, "t"), Shelf())
+    with caplog.at_level(logging.WARNING, "trainer_server"):
+        await recorder.add([answer("It is cold.", "agent")])
+        assert caplog.messages == []
+        for policy in ("agent", "agent", "other"):
+            await recorder.add([answer(f"```json\n{call}\n```", policy)])
+    assert caplog.messages == [
+        f"an answer of {policy}: this looks like a call of get_weather that the parser did not take. "
+        "See docs/models/parsers.md"
+        for policy in ("agent", "other")
+    ]
