@@ -7,6 +7,7 @@ when they should.
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import shutil
 import subprocess
@@ -49,13 +50,19 @@ def modules() -> dict[str, Path]:
     return {module_name(path): path for path in found if "vllm_plugins" not in path.parts}  # those are vLLM's modules
 
 
+@functools.cache
+def imports(source: str) -> list[ast.Import | ast.ImportFrom]:
+    """What a file imports anywhere: at its top, in functions, under TYPE_CHECKING."""
+    return [node for node in ast.walk(ast.parse(source)) if isinstance(node, (ast.Import, ast.ImportFrom))]
+
+
 def imported(source: str, known: set[str]) -> set[str]:
-    """The modules among `known` that a file imports anywhere: at its top, in functions, under TYPE_CHECKING."""
+    """The modules among `known` that a file imports."""
     names: set[str] = set()
-    for node in ast.walk(ast.parse(source)):
+    for node in imports(source):
         if isinstance(node, ast.Import):
             names.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+        elif node.module and not node.level:
             inner = {f"{node.module}.{alias.name}" for alias in node.names}
             names.update(name if name in known else node.module for name in inner)
     return names & known
@@ -79,8 +86,9 @@ def test_a_circle_under_type_checking_is_seen() -> None:
 def test_imports_name_their_module_in_full() -> None:
     """Relative imports would hide from the tests here."""
     for path in modules().values():
-        relative = [node.lineno for node in ast.walk(ast.parse(path.read_text()))
-                    if isinstance(node, ast.ImportFrom) and node.level]  # fmt: skip
+        relative = [
+            node.lineno for node in imports(path.read_text()) if isinstance(node, ast.ImportFrom) and node.level
+        ]
         assert not relative, f"{path}: lines {relative}"
 
 

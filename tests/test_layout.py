@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -23,6 +24,7 @@ def relative(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
+@functools.cache
 def imports(path: Path) -> set[str]:
     """The modules and names that a file imports, in functions too: `from a.b import c` gives `a.b` and `a.b.c`."""
     found = set()

@@ -5,7 +5,8 @@
 Fills the list of runs of a home with RUNS runs, by the calls by which clients and ledger fill it: 50 versions of one
 policy, eight runs in a group, a fifth of all runs evaluations, rewards of two nodes and three completions a run. Then
 it times each query that a page makes, and starts a server on the home and times the pages over HTTP, TIMES times each,
-each time after a run has changed.
+each time after a run has changed. Where a Chromium starts, it times the same in a browser: to the first row of the
+list, to the first call of a run, to the difference of two runs, and to a group, each from the click to the element.
 `median` and `worst` are milliseconds. `processor` is the processor time of a query, or of the server for a page: on a
 busy machine it says what they cost. The home is deleted at the end, unless DIR names it; where that has runs, no
 more are recorded. The last line under --json is one JSON object.
@@ -17,6 +18,7 @@ import argparse
 import json
 import random
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -27,10 +29,12 @@ from typing import Any
 
 import httpx
 import psutil
+from playwright.sync_api import sync_playwright
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from testbed.chromium import ChromiumUnavailable, chromium
 from testbed.server_process import EngineProcess, ServerProcess
 from testbed.tiny_model import tiny_base
 from trainer_server.common import Home
@@ -173,6 +177,42 @@ def server_on(home: Path, scratch: Path) -> Iterator[ServerProcess]:
         engine.stop()
 
 
+def in_a_browser(server: ServerProcess, runs: RunList, times: int, before: Callable[[], object]) -> dict[str, Any]:
+    """Milliseconds from an address to the element that a reader waits for, by name; empty where no Chromium starts."""
+    try:
+        program = chromium()
+    except ChromiumUnavailable as missing:
+        print(missing, file=sys.stderr)
+        return {}
+    first, second = runs.page(RunFilter()).runs[:2]
+    group = f"/ui/groups?scenario={first.scenario}&policy={POLICY}&version={first.version}"
+    waits = {
+        "first row": ("/ui/runs", ".runs tbody a"),
+        "first row of a search": ("/ui/runs?q=amber+fjord", ".runs tbody a"),
+        "a run": (f"/ui/runs/{first.id}", ".call summary"),
+        "a difference": (f"/ui/diff?a={first.id}&b={second.id}", ".messages .message"),
+        "a group": (group, ".side article"),
+        "a policy and its curve": (f"/ui/policies/{POLICY}", "#curve canvas"),
+    }
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=program.program, env={**program.env}, args=["--no-sandbox"]
+        )
+        page = browser.new_page(base_url=server.url, viewport={"width": 1440, "height": 900})
+        page.goto("/ui/login?next=/ui/runs")
+        page.fill("#token", server.headers["Authorization"].split()[1])
+        page.keyboard.press("Enter")
+        page.wait_for_selector(".runs tbody a")
+
+        def show(path: str, selector: str) -> None:
+            page.goto(path, wait_until="commit")
+            page.wait_for_selector(selector)
+
+        shown = {name: timed(partial(show, *wait), times, before) for name, wait in waits.items()}
+        browser.close()
+    return shown
+
+
 def change(books: SQLiteBooks) -> None:
     """Changes a run, so that nothing that was added up before still holds."""
     with books.writing() as db:
@@ -227,9 +267,10 @@ def measure(where: Path | None, count: int, times: int) -> dict[str, Any]:
                 before = _processor(process)
                 shown[name] = timed(partial(get, path), times, partial(change, books))
                 shown[name]["processor"] = 1000 * (_processor(process) - before) / (times + 1)
+            browser = in_a_browser(server, runs, times, partial(change, books))
         mib = Home(home).rollouts.stat().st_size / 2**20
         books.close()
-    return {"runs": count, "fill_seconds": filled, "mib": mib, "queries": asked, "pages": shown}
+    return {"runs": count, "fill_seconds": filled, "mib": mib, "queries": asked, "pages": shown, "browser": browser}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -241,7 +282,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     result = measure(options.home, options.runs, options.times)
     table = Table("query or page", "median ms", "worst ms", "processor ms", title=f"{result['runs']:,} runs")
-    for kind in ("queries", "pages"):
+    for kind in ("queries", "pages", "browser"):
         for name, figures in result[kind].items():
             table.add_row(f"{kind}: {name}", *(f"{value:,.1f}" for value in figures.values()))
     Console(stderr=options.json).print(table)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import socket
@@ -527,6 +528,20 @@ def test_an_original_with_holes_and_pipes_is_copied_without_waiting(tmp_path: Pa
         assert [change.where for change in copy.changes()] == ["/world/data/sparse"]
 
 
+LEVELS = 220
+"""Directories in one another: their path is too long where their names have 20 letters."""
+
+
+@pytest.fixture
+def few_calls_in_one_another() -> Iterator[None]:
+    """Python permits fewer calls in one another than LEVELS, so that a call for each directory would fail. Its own
+    limit would take 1,100 directories, whose paths cost the square of it."""
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(len(inspect.stack(0)) + LEVELS - 40)
+    yield
+    sys.setrecursionlimit(limit)
+
+
 def nested(path: Path, depth: int) -> None:
     """Makes directories in one another, as a program does that changes into each: the path may be too long."""
     here = os.open(path, os.O_RDONLY)
@@ -538,11 +553,12 @@ def nested(path: Path, depth: int) -> None:
     os.close(here)
 
 
+@pytest.mark.usefixtures("few_calls_in_one_another")
 def test_directories_of_any_depth_are_seen_and_removed(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     with opened(World(tmp_path / "data", scratch=tmp_path / "w")) as world:
         copy = world.copy()
-        nested(copy.home, 1_100)
+        nested(copy.home, LEVELS)
         changed = copy.changes()
         assert changed[0].where == "/world/data/" + "d" * 20
         assert changed[-1].what == "unreadable", "its path is too long"
@@ -551,15 +567,16 @@ def test_directories_of_any_depth_are_seen_and_removed(tmp_path: Path) -> None:
         assert not copy.root.exists()
         left = tmp_path / "w" / "left"
         left.mkdir()
-        nested(left, 1_100)
+        nested(left, LEVELS)
     with opened(World(tmp_path / "data", scratch=tmp_path / "w")):
         assert not left.exists()
 
 
+@pytest.mark.usefixtures("few_calls_in_one_another")
 def test_a_deep_original_is_copied(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     path = tmp_path / "data"
-    for _ in range(1_100):
+    for _ in range(LEVELS):
         path = path / "d"
         os.mkdir(path)
     try:

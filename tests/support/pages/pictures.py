@@ -14,18 +14,18 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import Browser, sync_playwright
 
-from tests.support.chromium import chromium
+from testbed.chromium import chromium
+from trainer_server.engines.vllm.command import free_port
 
 IMAGES = Path(__file__).parents[3] / "docs" / "images"
-PORT = 8479
 
 
 @contextlib.contextmanager
 def demo() -> Iterator[dict[str, Any]]:
     """The url, token and policy of a demo that runs."""
-    command = [str(Path(sys.executable).with_name("art-langgraph")), "demo", "--port", str(PORT), "--json"]
+    command = [str(Path(sys.executable).with_name("art-langgraph")), "demo", "--port", str(free_port()), "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
@@ -40,13 +40,9 @@ def demo() -> Iterator[dict[str, Any]]:
             process.terminate()
 
 
-def take(to: Path) -> None:
+def take(to: Path, browser: Browser) -> None:
     """Writes the pictures into a directory."""
-    program = chromium()
-    with demo() as facts, sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=program.program, env={**program.env}, args=["--no-sandbox"]
-        )
+    with demo() as facts:
         page = browser.new_page(base_url=facts["url"], viewport={"width": 1440, "height": 900}, locale="en-GB")
         page.goto("/ui/login?next=/")
         page.fill("#token", facts["token"])
@@ -72,8 +68,11 @@ def take(to: Path) -> None:
         page.set_viewport_size({"width": 390, "height": 844})
         page.reload()
         page.screenshot(path=to / "phone.png")
-        browser.close()
+        page.close()
 
 
 if __name__ == "__main__":
-    take(IMAGES)
+    chrome = chromium()
+    with sync_playwright() as playwright:
+        starter = playwright.chromium
+        take(IMAGES, starter.launch(executable_path=chrome.program, env={**chrome.env}, args=["--no-sandbox"]))

@@ -15,8 +15,10 @@ from itertools import cycle
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from uuid import uuid4
 
 import pytest
+from langsmith.schemas import Example
 
 from art_langgraph import ChatART, Scenario, TrainerClient, TrajectoryStore, gather, rollout, save_scenarios
 from tests.support.cli import art
@@ -228,6 +230,7 @@ async def stage(
     ]
     (folder / "demonstrations.jsonl").write_text("".join(json.dumps(one) + "\n" for one in shown))
     _export_of_langfuse(folder)
+    _dataset_of_smithtune(folder)
     with _imports():
         async with TrainerClient() as trainer:
             if created or recorded:
@@ -298,6 +301,36 @@ def _export_of_langfuse(folder: Path) -> None:
     ]
     write(folder / "observations.jsonl.gz", *spans)
     write(folder / "scores.jsonl.gz", *scores)
+
+
+def _dataset_of_smithtune(folder: Path) -> None:
+    """Ten examples of a dataset of LangSmith, as smithtune writes them: a call, its result, an answer."""
+    tool = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}
+    examples = []
+    for n in range(10):
+        messages = [
+            {"role": "system", "content": "Add."},
+            {"role": "human", "content": [{"type": "text", "text": f"{n} + 3?"}]},
+            {
+                "role": "ai",
+                "content": [
+                    {"type": "reasoning", "reasoning": "The tool adds."},
+                    {"type": "text", "text": "Let me see."},
+                    {"type": "tool_call", "id": f"c{n}", "name": "add", "args": {"a": n, "b": 3}},
+                ],
+            },
+            {"role": "tool", "tool_call_id": f"c{n}", "name": "add", "content": str(n + 3)},
+            {"role": "ai", "content": str(n + 3)},
+        ]
+        bound = [{"message_index": at, "run_id": f"r{n}-{at}", "trace_id": f"t{n}", "tools": [tool]} for at in (2, 4)]
+        metadata = {
+            "source_scope": "trace",
+            "source_scope_id": f"t{n}",
+            "source_project_id": "p",
+            "smithtune_source": {"schema_version": 1, "assistant_runs": bound},
+        }
+        examples.append(Example(id=uuid4(), dataset_id=uuid4(), inputs={"messages": messages}, metadata=metadata))
+    (folder / "examples.jsonl").write_text("".join(one.model_dump_json() + "\n" for one in examples))
 
 
 async def _record(play: Stage, trainer: TrainerClient, store: TrajectoryStore) -> None:

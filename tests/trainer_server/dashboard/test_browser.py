@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import sync_playwright
 
+from testbed.chromium import Chromium, ChromiumUnavailable, chromium
 from testbed.npm import NpmUnavailable, npm_package
-from tests.support.chromium import Chromium, ChromiumUnavailable, chromium
+from tests.support.pages import pictures
 from tests.support.runs.watched import make_runs
 from tests.support.servers.trainer_server import TOKEN, TrainerServer, trainer_server_on
 
@@ -284,3 +285,15 @@ def test_keys_and_looks(page: Any) -> None:
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") != before, "it is remembered"
     page.click("text=Log out")
     page.wait_for_selector("#token")
+
+
+def test_the_pictures_of_the_docs_are_made_again(browser: Any, tmp_path: Path) -> None:
+    pictures.take(tmp_path, browser)
+    made = {path.name: width(path) for path in tmp_path.iterdir()}
+    assert len(made) == 5
+    assert made == {name: width(IMAGES / name) for name in made}
+
+
+def width(picture: Path) -> int:
+    """Pixels in a row of a PNG."""
+    return int.from_bytes(picture.read_bytes()[16:20])

@@ -86,7 +86,7 @@ async def test_what_was_kept_before_a_kill_is_in_the_set(tmp_path: Path) -> None
 
 async def test_requests_that_the_generator_did_not_write_are_a_set_of_their_own(tmp_path: Path) -> None:
     async with connect(SHELF) as server:
-        made = await scenarios_of(server, 6, stage_runner(tmp_path / "first"), 0)
+        made = await scenarios_of(server, 2, stage_runner(tmp_path / "first"), 0)
         ScenarioSet([one.with_plan(split="train") for one in made.scenarios[:2]]).save(tmp_path / "own.jsonl")
         more = await scenarios_of(server, 6, stage_runner(tmp_path / "second"), 5, tmp_path / "own.jsonl")
     assert [one.task for one in more.held_out_sets["foreign"]] == [one.task for one in made.scenarios[:2]]

@@ -93,7 +93,8 @@ def kernels(code: str) -> int:
     return len(re.findall(r"cpp_fused_\w+\(|extern_kernels\.\w+\(|torch\.ops\.\w+\.\w+\.\w+\(", body))
 
 
-@pytest.mark.parametrize("name", ["Qwen3", pytest.param("Gemma 3", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CONFIGS)
 def test_compiled_layers_equal_the_stock_model_at_all_lengths_with_one_graph(name: str, tmp_path: Path) -> None:
     """A graph for a layer whose input needs a gradient, one for the first, which does not, and one without gradients;
     for each kind of layer."""
