@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,25 +47,11 @@ ARCHITECTURES: dict[str, PretrainedConfig] = {
 }
 
 
-_SAVED: dict[str, tuple[tempfile.TemporaryDirectory[str], torch.Tensor]] = {}
-"""Of a configuration: a directory with the model of seed 0, and the state of torch's generator after it was drawn."""
-
-
-def save_model(config: PretrainedConfig, where: Path) -> None:
-    """Saves the model of seed 0. It is drawn once in a process: many tests want the same one."""
-    key = config.to_json_string(use_diff=False)
-    if key not in _SAVED:
-        directory = tempfile.TemporaryDirectory()
-        torch.manual_seed(0)
-        AutoModelForCausalLM.from_config(config).save_pretrained(directory.name)
-        _SAVED[key] = directory, torch.get_rng_state()
-    directory, state = _SAVED[key]
-    shutil.copytree(directory.name, where, dirs_exist_ok=True)
-    torch.set_rng_state(state)
-
-
 def tiny_model(where: Path, config: PretrainedConfig) -> PolicyModel:
-    save_model(config, where)
+    from transformers import AutoModelForCausalLM
+
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(config).save_pretrained(where)
     model = PolicyModel(str(where), dtype=torch.float32, device="cpu")
     model.initialise(PolicySpec(name="tiny"))
     generator = torch.Generator().manual_seed(1)
@@ -86,7 +70,8 @@ class Pair:
 
 
 def pair(config: PretrainedConfig, where: Path, spec: PolicySpec = SPEC) -> Pair:
-    save_model(config, where)
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(config).save_pretrained(where)
     ours = PolicyModel(str(where), dtype=torch.float32, device="cpu")
     ours.initialise(spec)
     base = AutoModelForCausalLM.from_pretrained(where, dtype=torch.float32)
