@@ -130,6 +130,49 @@ FAMILIES = {
             thinks=True,
         ),
         Family(
+            "GLM-4",  # with the tokenizer and template of Qwen3
+            "tokenizer-qwen3",
+            "glm4",
+            {
+                "vocab_size": 151_936,
+                "head_dim": 32,
+                "bos_token_id": None,
+                "eos_token_id": 151_645,
+                "pad_token_id": 151_643,
+            },
+            thinks=True,
+        ),
+        Family(
+            "Phi-4",  # its mini, without longrope, with the tokenizer and template of Qwen3
+            "tokenizer-qwen3",
+            "phi3",
+            {
+                "vocab_size": 151_936,
+                "partial_rotary_factor": 0.75,
+                "tie_word_embeddings": True,
+                "bos_token_id": None,
+                "eos_token_id": 151_645,
+                "pad_token_id": 151_643,
+            },
+            thinks=True,
+        ),
+        Family(
+            "Qwen3-MoE",
+            "tokenizer-qwen3",
+            "qwen3_moe",
+            {
+                "vocab_size": 151_936,
+                "head_dim": 32,
+                "num_experts": 8,
+                "num_experts_per_tok": 2,
+                "moe_intermediate_size": 64,
+                "norm_topk_prob": True,
+                "bos_token_id": None,
+                "eos_token_id": 151_645,
+            },
+            thinks=True,
+        ),
+        Family(
             "Llama-3.1",
             "tokenizer-llama3_1",
             "llama",

@@ -1,14 +1,18 @@
-"""An adapter for a part of a packed layer is applied where that part is not the first.
+"""Adapters for a part of a packed layer, and for the whole of one, are applied.
 
 vLLM packs layers that read the same input, such as `in_proj_qkv` and `in_proj_z` of Qwen3.5, of which the first has
 three slices. Of an adapter that lacks one part, stock vLLM takes all further slices for that part's, and raises an
 error at the next. Here the missing part gets a B of zeros, with the rows that the others leave.
+
+A checkpoint may have as one layer what vLLM packs by the names of its parts: `gate_up_proj` of GLM-4, for which stock
+vLLM takes `gate_proj` and `up_proj` alone. Here each part gets A, and its rows of B.
 
 Shapes: R rank, I in, O out of a part.
 """
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Sequence
 from typing import Any
@@ -17,8 +21,19 @@ import torch
 from art_parts import harmless, have
 
 FEATURE = "adapters for a part of a packed layer"
+WHOLE = "adapters for a packed layer as a whole"
 _LAYER = "vllm.lora.layers.column_parallel_linear:MergedColumnParallelLinearWithLoRA"
-PARTS = {FEATURE: (f"{_LAYER}.expand_packed_lora(lora_a, lora_b)", f"{_LAYER}.self.output_sizes")}
+_MANAGER = "vllm.lora.model_manager:LoRAModelManager"
+PARTS = {
+    FEATURE: (f"{_LAYER}.expand_packed_lora(lora_a, lora_b)", f"{_LAYER}.self.output_sizes"),
+    WHOLE: (
+        "vllm.lora.lora_model:LoRAModel.from_local_checkpoint(lora_dir, expected_lora_modules, peft_helper)",
+        f"{_MANAGER}._create_merged_loras_inplace(lora_model)",
+        f"{_MANAGER}.self.packed_modules",
+        f"{_MANAGER}.self.modules",
+        f"{_LAYER}.self.output_sizes",
+    ),
+}
 CPU_ONLY = ()
 
 Halves = list[torch.Tensor | None]
@@ -41,11 +56,33 @@ def with_zeros(lora_a: Halves, lora_b: Halves, sizes: Sequence[int]) -> tuple[Ha
     )
 
 
+def split(manager: Any, adapter: Any) -> None:
+    """Divides the weights of packed layers among their parts.
+
+    Args:
+        manager: vLLM's LoRAModelManager.
+        adapter: Its LoRAModel, before weights are packed.
+    """
+    for name, parts in manager.packed_modules.items():
+        weights, sizes = adapter.loras.get(name), getattr(manager.modules[name], "output_sizes", ())
+        if weights is None or weights.is_packed or len(sizes) != len(parts) or sum(sizes) != len(weights.lora_b):
+            continue
+        del adapter.loras[name]
+        for part, rows in zip(parts, weights.lora_b.split(list(sizes)), strict=True):
+            adapter.loras[part] = copy.copy(weights)
+            adapter.loras[part].module_name, adapter.loras[part].lora_b = part, rows
+
+
 @harmless
 def register() -> None:
     """Puts this into vLLM. Called by vLLM in every engine process."""
-    if not have(FEATURE, PARTS):
-        return
+    if have(FEATURE, PARTS):
+        _expand_parts()
+    if have(WHOLE, PARTS):
+        _split_before_packing()
+
+
+def _expand_parts() -> None:
     from vllm.lora.layers.column_parallel_linear import MergedColumnParallelLinearWithLoRA as Layer
 
     expand = Layer.expand_packed_lora
@@ -55,3 +92,26 @@ def register() -> None:
         return expand(self, *with_zeros(lora_a, lora_b, self.output_sizes))
 
     Layer.expand_packed_lora = expand_packed_lora
+
+
+def _split_before_packing() -> None:
+    from vllm.lora.lora_model import LoRAModel
+    from vllm.lora.model_manager import LoRAModelManager
+
+    read, merge = LoRAModel.from_local_checkpoint.__func__, LoRAModelManager._create_merged_loras_inplace
+
+    @functools.wraps(read)
+    def from_local_checkpoint(
+        cls: Any, lora_dir: str, expected_lora_modules: set[str], peft_helper: Any, **options: Any
+    ) -> Any:
+        own = peft_helper.target_modules  # `art_applied` refuses those that no module takes, and offers what works
+        names = set() if isinstance(own, str) else set(own)
+        return read(cls, lora_dir, expected_lora_modules | names, peft_helper, **options)
+
+    @functools.wraps(merge)
+    def merge_in_place(self: Any, lora_model: Any) -> None:
+        split(self, lora_model)
+        merge(self, lora_model)
+
+    LoRAModel.from_local_checkpoint = classmethod(from_local_checkpoint)
+    LoRAModelManager._create_merged_loras_inplace = merge_in_place

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -22,6 +24,28 @@ def test_a_part_that_an_adapter_lacks_gets_zeros_of_its_rows() -> None:
     assert b_of_all[1] is b
     whole = ([a, a], [torch.ones(14, 2), b])
     assert packed.with_zeros(*whole, sizes) == whole
+
+
+def weights_of(name: str, rows: int) -> Any:
+    lora_b = torch.arange(2.0 * rows).view(rows, 2)
+    return SimpleNamespace(module_name=name, lora_a=torch.ones(2, 3), lora_b=lora_b, is_packed=False)
+
+
+def test_a_packed_layer_that_an_adapter_has_as_one_is_divided_among_its_parts() -> None:
+    parts = {f"{at}.gate_up_proj": [f"{at}.gate_proj", f"{at}.up_proj"] for at in range(3)}
+    parts["0.qkv_proj"] = [f"0.{name}_proj" for name in "qkv"]
+    modules = {name: SimpleNamespace(output_sizes=[4, 5] if len(of) == 2 else [4, 2, 2]) for name, of in parts.items()}
+    manager = SimpleNamespace(packed_modules=parts, modules=modules)
+    whole = weights_of("0.gate_up_proj", 9)
+    other = {name: weights_of(name, rows) for name, rows in [("1.gate_up_proj", 8), ("0.k_proj", 2), ("0.o_proj", 4)]}
+    adapter = SimpleNamespace(loras={whole.module_name: whole, **other})
+    packed.split(manager, adapter)
+    gate, up = (adapter.loras.pop(name) for name in ("0.gate_proj", "0.up_proj"))
+    assert (gate.module_name, up.module_name) == ("0.gate_proj", "0.up_proj")
+    assert gate.lora_a is up.lora_a is whole.lora_a
+    assert torch.equal(gate.lora_b, whole.lora_b[:4])
+    assert torch.equal(up.lora_b, whole.lora_b[4:])
+    assert adapter.loras == other, "of other sizes, or parts already: as they are"
 
 
 def test_one_token_has_the_distance_that_the_kernel_takes_and_the_same_numbers() -> None:
