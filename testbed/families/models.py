@@ -53,6 +53,7 @@ class Family:
         calls_as_text: How a call is written where the template renders none, with the function's name and arguments.
         thinks: Whether its answers have a reasoning part.
         takes_results: Whether its template takes messages of the role `tool`.
+        epochs: Of the warm start. Adapters of attention alone take more.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Family:
     calls_as_text: str | None = None
     thinks: bool = False
     takes_results: bool = True
+    epochs: int = 50
 
 
 GRANITE_HYBRID: dict[str, Any] = {
@@ -162,15 +164,17 @@ FAMILIES = {
             "qwen3_moe",
             {
                 "vocab_size": 151_936,
-                "head_dim": 32,
-                "num_experts": 8,
+                "head_dim": 64,
+                "num_hidden_layers": 3,
+                "num_experts": 4,
                 "num_experts_per_tok": 2,
-                "moe_intermediate_size": 64,
+                "moe_intermediate_size": 32,
                 "norm_topk_prob": True,
                 "bos_token_id": None,
                 "eos_token_id": 151_645,
             },
             thinks=True,
+            epochs=150,
         ),
         Family(
             "Llama-3.1",
