@@ -7,6 +7,9 @@ error at the next. Here the missing part gets a B of zeros, with the rows that t
 A checkpoint may have as one layer what vLLM packs by the names of its parts: `gate_up_proj` of GLM-4, for which stock
 vLLM takes `gate_proj` and `up_proj` alone. Here each part gets A, and its rows of B.
 
+Layers of Gemma 4 may have no `v_proj`: their values are their keys, before norm and rotation. vLLM loads `k_proj` twice
+into its packed layer, and stock vLLM applies the adapter of `k_proj` to the keys alone. Here it is the values', too.
+
 Shapes: R rank, I in, O out of a part.
 """
 
@@ -14,7 +17,8 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -22,6 +26,7 @@ from art_parts import harmless, have
 
 FEATURE = "adapters for a part of a packed layer"
 WHOLE = "adapters for a packed layer as a whole"
+KEYS = "adapters for keys that are values, too"
 _LAYER = "vllm.lora.layers.column_parallel_linear:MergedColumnParallelLinearWithLoRA"
 _MANAGER = "vllm.lora.model_manager:LoRAModelManager"
 PARTS = {
@@ -32,6 +37,11 @@ PARTS = {
         f"{_MANAGER}.self.packed_modules",
         f"{_MANAGER}.self.modules",
         f"{_LAYER}.self.output_sizes",
+    ),
+    KEYS: (
+        f"{_MANAGER}._create_merged_loras_inplace(lora_model)",
+        f"{_MANAGER}.self.packed_modules",
+        f"{_MANAGER}.self.model",
     ),
 }
 CPU_ONLY = ()
@@ -73,13 +83,37 @@ def split(manager: Any, adapter: Any) -> None:
             adapter.loras[part].module_name, adapter.loras[part].lora_b = part, rows
 
 
+def copy_keys(manager: Any, adapter: Any) -> None:
+    """Gives the values that are keys the adapter of these.
+
+    Args:
+        manager: vLLM's LoRAModelManager.
+        adapter: Its LoRAModel, before weights are packed.
+    """
+    config = getattr(manager.model, "config", None)
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    if not getattr(text, "attention_k_eq_v", False):
+        return
+    for name, parts in manager.packed_modules.items():
+        layer = re.search(r"\.layers\.(\d+)\.self_attn\.qkv_proj$", name)
+        if layer is None or text.layer_types[int(layer[1])] != "full_attention":
+            continue
+        _, key, value = parts
+        if key in adapter.loras and value not in adapter.loras:
+            weights = adapter.loras[value] = copy.copy(adapter.loras[key])
+            weights.module_name, weights.lora_b = value, weights.lora_b.clone()  # vLLM scales each B in place
+
+
 @harmless
 def register() -> None:
     """Puts this into vLLM. Called by vLLM in every engine process."""
     if have(FEATURE, PARTS):
         _expand_parts()
     if have(WHOLE, PARTS):
-        _split_before_packing()
+        _accept_packed_names()
+        _before_packing(split)
+    if have(KEYS, PARTS):
+        _before_packing(copy_keys)
 
 
 def _expand_parts() -> None:
@@ -94,11 +128,10 @@ def _expand_parts() -> None:
     Layer.expand_packed_lora = expand_packed_lora
 
 
-def _split_before_packing() -> None:
+def _accept_packed_names() -> None:
     from vllm.lora.lora_model import LoRAModel
-    from vllm.lora.model_manager import LoRAModelManager
 
-    read, merge = LoRAModel.from_local_checkpoint.__func__, LoRAModelManager._create_merged_loras_inplace
+    read = LoRAModel.from_local_checkpoint.__func__
 
     @functools.wraps(read)
     def from_local_checkpoint(
@@ -108,10 +141,17 @@ def _split_before_packing() -> None:
         names = set() if isinstance(own, str) else set(own)
         return read(cls, lora_dir, expected_lora_modules | names, peft_helper, **options)
 
+    LoRAModel.from_local_checkpoint = classmethod(from_local_checkpoint)
+
+
+def _before_packing(change: Callable[[Any, Any], None]) -> None:
+    from vllm.lora.model_manager import LoRAModelManager
+
+    merge = LoRAModelManager._create_merged_loras_inplace
+
     @functools.wraps(merge)
     def merge_in_place(self: Any, lora_model: Any) -> None:
-        split(self, lora_model)
+        change(self, lora_model)
         merge(self, lora_model)
 
-    LoRAModel.from_local_checkpoint = classmethod(from_local_checkpoint)
     LoRAModelManager._create_merged_loras_inplace = merge_in_place
