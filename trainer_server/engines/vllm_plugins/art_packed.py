@@ -10,6 +10,9 @@ vLLM takes `gate_proj` and `up_proj` alone. Here each part gets A, and its rows 
 Layers of Gemma 4 may have no `v_proj`: their values are their keys, before norm and rotation. vLLM loads `k_proj` twice
 into its packed layer, and stock vLLM applies the adapter of `k_proj` to the keys alone. Here it is the values', too.
 
+vLLM loads the rows of `q_proj` and `k_proj` of Llama 4 in another order, in which it rotates halves of a head in place
+of pairs. Stock vLLM leaves the rows of B in the old one. Here they get that of the weights.
+
 Shapes: R rank, I in, O out of a part.
 """
 
@@ -27,6 +30,7 @@ from art_parts import harmless, have
 FEATURE = "adapters for a part of a packed layer"
 WHOLE = "adapters for a packed layer as a whole"
 KEYS = "adapters for keys that are values, too"
+ORDER = "adapters in the order of loaded rows"
 _LAYER = "vllm.lora.layers.column_parallel_linear:MergedColumnParallelLinearWithLoRA"
 _MANAGER = "vllm.lora.model_manager:LoRAModelManager"
 PARTS = {
@@ -43,6 +47,7 @@ PARTS = {
         f"{_MANAGER}.self.packed_modules",
         f"{_MANAGER}.self.model",
     ),
+    ORDER: (f"{_MANAGER}._create_merged_loras_inplace(lora_model)", f"{_MANAGER}.self.model"),
 }
 CPU_ONLY = ()
 
@@ -104,6 +109,22 @@ def copy_keys(manager: Any, adapter: Any) -> None:
             weights.module_name, weights.lora_b = value, weights.lora_b.clone()  # vLLM scales each B in place
 
 
+def reorder(manager: Any, adapter: Any) -> None:
+    """Puts the rows of B of queries and keys into the order of their weights.
+
+    Args:
+        manager: vLLM's LoRAModelManager.
+        adapter: Its LoRAModel, before weights are packed.
+    """
+    model = getattr(manager.model, "language_model", manager.model)
+    permute = getattr(model, "permute_qk_weight_for_rotary", None)  # by which vLLM loads them
+    if permute is None:
+        return
+    for name, weights in adapter.loras.items():
+        if name.endswith((".q_proj", ".k_proj")):
+            _, weights.lora_b = permute(f"{name}.weight", weights.lora_b)
+
+
 @harmless
 def register() -> None:
     """Puts this into vLLM. Called by vLLM in every engine process."""
@@ -114,6 +135,8 @@ def register() -> None:
         _before_packing(split)
     if have(KEYS, PARTS):
         _before_packing(copy_keys)
+    if have(ORDER, PARTS):
+        _before_packing(reorder)
 
 
 def _expand_parts() -> None:

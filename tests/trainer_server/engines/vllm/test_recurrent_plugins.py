@@ -48,6 +48,47 @@ def test_a_packed_layer_that_an_adapter_has_as_one_is_divided_among_its_parts() 
     assert adapter.loras == other, "of other sizes, or parts already: as they are"
 
 
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_values_that_are_keys_get_the_adapter_of_the_keys(wrapped: bool) -> None:
+    kinds = ["sliding_attention", "full_attention", "full_attention"]
+    names = [f"model.layers.{at}.self_attn" for at in range(3)]
+    parts = {f"{name}.qkv_proj": [f"{name}.{part}_proj" for part in "qkv"] for name in names}
+    text = SimpleNamespace(attention_k_eq_v=True, layer_types=kinds)
+    config = SimpleNamespace(get_text_config=lambda: text) if wrapped else text
+    manager = SimpleNamespace(packed_modules=parts, model=SimpleNamespace(config=config))
+    loras = {f"{name}.k_proj": weights_of(f"{name}.k_proj", 2) for name in names[:2]}
+    adapter = SimpleNamespace(loras={**loras, f"{names[2]}.q_proj": weights_of("q", 2)})
+    packed.copy_keys(manager, adapter)
+    assert [name for name in adapter.loras if "v_proj" in name] == [f"{names[1]}.v_proj"]
+    value, key = (adapter.loras[f"{names[1]}.{part}_proj"] for part in "vk")
+    assert value.module_name == f"{names[1]}.v_proj"
+    assert torch.equal(value.lora_b, key.lora_b)
+    value.lora_b *= 2  # as vLLM folds the scale into it
+    assert not torch.equal(value.lora_b, key.lora_b)
+    text.attention_k_eq_v = False
+    del adapter.loras[f"{names[1]}.v_proj"]
+    packed.copy_keys(manager, adapter)
+    assert f"{names[1]}.v_proj" not in adapter.loras
+
+
+class Permuting:
+    """A model whose loader puts rows into the order of halves."""
+
+    def permute_qk_weight_for_rotary(self, name: str, weight: torch.Tensor) -> tuple[str, torch.Tensor]:
+        assert name.endswith("_proj.weight")
+        return name, torch.cat([weight[::2], weight[1::2]])
+
+
+@pytest.mark.parametrize("model", [Permuting(), SimpleNamespace(language_model=Permuting())])
+def test_rows_of_queries_and_keys_get_the_order_of_their_weights(model: Any) -> None:
+    loras = {f"0.{name}_proj": weights_of(name, 4) for name in "qkvo"}
+    packed.reorder(SimpleNamespace(model=model), SimpleNamespace(loras=loras))
+    first = [weights.lora_b[:, 0].tolist() for weights in loras.values()]
+    assert first == [[0, 4, 2, 6], [0, 4, 2, 6], [0, 2, 4, 6], [0, 2, 4, 6]]
+    packed.reorder(SimpleNamespace(model=object()), SimpleNamespace(loras=loras))
+    assert [weights.lora_b[:, 0].tolist() for weights in loras.values()] == first
+
+
 def test_one_token_has_the_distance_that_the_kernel_takes_and_the_same_numbers() -> None:
     row = torch.arange(12.0).view(1, 12)[:, :5]  # of a wider row, and yet contiguous
     assert row.is_contiguous()
