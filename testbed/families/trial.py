@@ -202,8 +202,8 @@ async def run_trial(family: Family, server: Connection, home: Path) -> Trial:
     if "skipped" in metrics:
         losses = f"{warm.metrics['loss_first']:.3f} to {warm.metrics['loss_last']:.3f}"
         raise RuntimeError(
-            f"{family.name}: the step made nothing: {metrics['skipped']}. The warm start's loss went from {losses}, and "
-            f"{sum(bool(message.get('tool_calls')) for message in first)} of {len(first)} answers had a call"
+            f"{family.name}: the step made nothing: {metrics['skipped']}. The warm start's loss went from {losses}, "
+            f"and {sum(bool(message.get('tool_calls')) for message in first)} of {len(first)} answers had a call"
         )
     return Trial(
         called=_share(bool(message.get("tool_calls")) for message in first),
