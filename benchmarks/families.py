@@ -79,7 +79,7 @@ def row(family: str, server: FamilyServer, trial: Trial, moves: Mapping[str, Mov
 
 def _cause(log: Path) -> str:
     """The first error in vLLM's log, in brackets; the others follow from it."""
-    errors = re.findall(r"\b\w*Error: .+", log.read_text(errors="replace")) if log.exists() else []
+    errors = re.findall(r"(?<!`)\b\w*Error: .+", log.read_text(errors="replace")) if log.exists() else []
     return f" ({errors[0]})" if errors else ""
 
 

@@ -53,6 +53,7 @@ class Family:
         calls_as_text: How a call is written where the template renders none, with the function's name and arguments.
         thinks: Whether its answers have a reasoning part.
         takes_results: Whether its template takes messages of the role `tool`.
+        epochs: Of the warm start. Adapters of attention alone take more.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Family:
     calls_as_text: str | None = None
     thinks: bool = False
     takes_results: bool = True
+    epochs: int = 50
 
 
 GRANITE_HYBRID: dict[str, Any] = {
@@ -117,6 +119,30 @@ FAMILIES = {
             thinks=True,
         ),
         Family(
+            "Qwen3.5-MoE",  # its text, with the tokenizer and template of Qwen3
+            "tokenizer-qwen3",
+            "qwen3_5_moe_text",
+            {
+                "vocab_size": 151_936,
+                "head_dim": 32,
+                "num_hidden_layers": 4,
+                "layer_types": [*["linear_attention"] * 3, "full_attention"],
+                "linear_num_value_heads": 4,
+                "linear_num_key_heads": 2,
+                "linear_key_head_dim": 64,
+                "linear_value_head_dim": 64,
+                "num_experts": 4,
+                "num_experts_per_tok": 2,
+                "moe_intermediate_size": 32,
+                "shared_expert_intermediate_size": 32,
+                "tie_word_embeddings": True,
+                "bos_token_id": None,
+                "eos_token_id": 151_645,
+            },
+            thinks=True,
+            epochs=150,
+        ),
+        Family(
             "Granite-hybrid",  # without experts, with the tokenizer and template of Qwen3
             "tokenizer-qwen3",
             "granitemoehybrid",
@@ -128,6 +154,51 @@ FAMILIES = {
                 "eos_token_id": 151_645,
             },
             thinks=True,
+        ),
+        Family(
+            "GLM-4",  # with the tokenizer and template of Qwen3
+            "tokenizer-qwen3",
+            "glm4",
+            {
+                "vocab_size": 151_936,
+                "head_dim": 32,
+                "bos_token_id": None,
+                "eos_token_id": 151_645,
+                "pad_token_id": 151_643,
+            },
+            thinks=True,
+        ),
+        Family(
+            "Phi-4",  # its mini, without longrope, with the tokenizer and template of Qwen3
+            "tokenizer-qwen3",
+            "phi3",
+            {
+                "vocab_size": 151_936,
+                "partial_rotary_factor": 0.75,
+                "tie_word_embeddings": True,
+                "bos_token_id": None,
+                "eos_token_id": 151_645,
+                "pad_token_id": 151_643,
+            },
+            thinks=True,
+        ),
+        Family(
+            "Qwen3-MoE",
+            "tokenizer-qwen3",
+            "qwen3_moe",
+            {
+                "vocab_size": 151_936,
+                "head_dim": 64,
+                "num_hidden_layers": 3,
+                "num_experts": 4,
+                "num_experts_per_tok": 2,
+                "moe_intermediate_size": 32,
+                "norm_topk_prob": True,
+                "bos_token_id": None,
+                "eos_token_id": 151_645,
+            },
+            thinks=True,
+            epochs=150,
         ),
         Family(
             "Llama-3.1",
@@ -168,6 +239,53 @@ FAMILIES = {
             tool_parser="pythonic",
             calls_as_text="[{name}({keywords})]",
             takes_results=False,
+        ),
+        Family(
+            "Gemma-4",  # its text, with the tokenizer and template of Gemma 3, and what its sizes have of their own
+            "tokenizer-gemma3",
+            "gemma4_text",
+            {
+                "vocab_size": 262_208,
+                "num_hidden_layers": 4,
+                "head_dim": 32,
+                "global_head_dim": 64,
+                "attention_k_eq_v": True,
+                "num_global_key_value_heads": 1,
+                "num_kv_shared_layers": 2,
+                "vocab_size_per_layer_input": 262_208,
+                "hidden_size_per_layer_input": 16,
+                "final_logit_softcapping": 30.0,
+                "use_bidirectional_attention": "vision",
+                "sliding_window": 32,
+                "layer_types": ["sliding_attention", "full_attention"] * 2,
+                "bos_token_id": 2,
+                "eos_token_id": [1, 106],
+                "pad_token_id": 0,
+            },
+            tool_parser="pythonic",
+            calls_as_text="[{name}({keywords})]",
+            takes_results=False,
+        ),
+        Family(
+            "Llama-4",  # its text, with the tokenizer and template of Llama 3.1
+            "tokenizer-llama3_1",
+            "llama4_text",
+            {
+                "vocab_size": 128_256,
+                "num_hidden_layers": 4,
+                "head_dim": 64,
+                "intermediate_size": 64,
+                "intermediate_size_mlp": 192,
+                "num_local_experts": 4,
+                "interleave_moe_layer_step": 2,
+                "attention_chunk_size": 2048,
+                "bos_token_id": 128_000,
+                "eos_token_id": [128_001, 128_008, 128_009],
+            },
+            tool_parser="pythonic",
+            calls_as_text="[{name}({keywords})]",
+            takes_results=False,
+            epochs=150,
         ),
         Family(
             "DeepSeek-V3",

@@ -36,7 +36,6 @@ _RUNS = 8
 _POLICY = "agent"
 _RANK = 16
 _ENGINE_ARGS = "--max-model-len 2048"
-_WARM_START = SFTConfig(lr=1e-2, num_train_epochs=50, per_device_train_batch_size=8)
 _STEP = GRPOConfig(lr=1e-3)
 
 
@@ -190,7 +189,8 @@ async def run_trial(family: Family, server: Connection, home: Path) -> Trial:
     graph = _agent(family, server)
     async with TrainerClient(server.url, server.api_key) as trainer:
         await trainer.create_policy(_POLICY, rank=_RANK)
-        warm = await trainer.sft(_POLICY, demonstrations(family), _WARM_START)
+        warm_start = SFTConfig(lr=1e-2, num_train_epochs=family.epochs, per_device_train_batch_size=8)
+        warm = await trainer.sft(_POLICY, demonstrations(family), warm_start)
         if "skipped" in warm.metrics:
             raise RuntimeError(f"{family.name}: the warm start made nothing: {warm.metrics['skipped']}")
         groups = await gather(graph, [_question(city) for city in _CITIES], _RUNS, _reward, progress=False)
@@ -200,7 +200,11 @@ async def run_trial(family: Family, server: Connection, home: Path) -> Trial:
         after = await gather(graph, [_question(_CITIES[0])], 2, progress=False)
     metrics = step.metrics
     if "skipped" in metrics:
-        raise RuntimeError(f"{family.name}: the step made nothing: {metrics['skipped']}")
+        losses = f"{warm.metrics['loss_first']:.3f} to {warm.metrics['loss_last']:.3f}"
+        raise RuntimeError(
+            f"{family.name}: the step made nothing: {metrics['skipped']}. The warm start's loss went from {losses}, "
+            f"and {sum(bool(message.get('tool_calls')) for message in first)} of {len(first)} answers had a call"
+        )
     return Trial(
         called=_share(bool(message.get("tool_calls")) for message in first),
         thought=_share((message.get("reasoning") or "").strip() == _THOUGHT for message in first)

@@ -54,7 +54,7 @@ def _source(owner: str, members: dict[str, str]) -> str:
     lines += [f"        self.{name.removeprefix('self ')} = None" for name in members if name.startswith("self ")]
     for name, arguments in members.items():
         if not name.startswith("self "):
-            first = "cls" if name == "from_lora_tensors" else "self"
+            first = "cls" if name in ("from_lora_tensors", "from_local_checkpoint") else "self"
             lines += ["    @classmethod"] if first == "cls" else []
             lines += [f"    def {name}({', '.join(filter(None, [first, arguments]))}): raise NotImplementedError"]
     return "\n".join(lines) + "\n"

@@ -68,7 +68,7 @@ def rename(manager: Any, adapter: Any) -> None:
         adapter: Its LoRAModel, before weights are packed.
     """
     parts = (manager.packed_modules.get(name, [name]) for name in manager.modules)
-    names = {name for packed in parts for name in packed}
+    names = {*manager.modules, *(name for packed in parts for name in packed)}
     by_end: dict[str, list[str]] = {}
     for name in names:
         words = name.split(".")

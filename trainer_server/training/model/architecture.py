@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from transformers import PretrainedConfig
 
+from trainer_server.training.model.head import logit_cap
 from trainer_server.training.model.tree import pack
 from trainer_server.wire import TrainingError
 
@@ -40,7 +41,8 @@ def unpackable(config: PretrainedConfig, *, by_segments: bool = False) -> str | 
     """Why branches of a tree would influence one another, or be inexact, in this architecture; None: no known reason.
 
     Recurrent and linear-attention layers carry state from token to token of a row, whatever the mask says; chunked
-    attention counts places, not positions; some rotary embeddings change with the longest position of a row.
+    attention counts places, not positions, as do temperatures of attention (Llama 4); some rotary embeddings change
+    with the longest position of a row.
 
     Args:
         config: Of the text model.
@@ -53,8 +55,10 @@ def unpackable(config: PretrainedConfig, *, by_segments: bool = False) -> str | 
     for key in config.to_dict():
         if not by_segments and any(word in key.lower() for word in _RECURRENT):
             return f"recurrent layers ({key})"
-    if getattr(config, "use_bidirectional_attention", False):
+    if getattr(config, "use_bidirectional_attention", None) not in (None, False, "vision"):  # that of text is causal
         return "attention in both directions"
+    if getattr(config, "attn_temperature_tuning", False):
+        return "attention whose temperature follows from a token's place in a row"
     for kind in _rope_kinds(getattr(config, "rope_parameters", None)):
         if kind in _BY_LENGTH:
             return f"rotary embeddings of the kind {kind}, which depend on the length of a row"
@@ -174,7 +178,8 @@ def _find_fault(base: Any, attention: str, layout: Any, head: Any) -> str | None
     hidden_RE, weight_VE = states[1].index_select(0, place_R), base.get_output_embeddings().weight
     if hidden_RE.shape[1] != weight_VE.shape[1]:
         return f"its head does more than a matrix product with the {hidden_RE.shape[1]} numbers of a hidden state"
-    logp_R, _ = head.apply(hidden_RE, weight_VE, target_R, temperature_R)
+    cap = logit_cap(base.config.get_text_config())
+    logp_R, _ = head.apply(hidden_RE, weight_VE, target_R, temperature_R, False, cap)
     rounding = torch.finfo(logits_RV.dtype).eps * float(logits_RV.abs().max())  # of its own logits; ours are fp32
     if (expected_R - logp_R).abs().max() > max(0.05, rounding):
         return "its head does more to logits than a matrix product"

@@ -58,14 +58,26 @@ def chunk_size(vocabulary: int, free: int) -> int:
     return max(least, min(most, free // _GPU_SHARE // (_ARRAYS * 4 * vocabulary)))
 
 
+def logit_cap(config: Any) -> float | None:
+    """The bound that a model's head puts its logits in by tanh (Gemma 4); None: they are as the product has them.
+
+    Args:
+        config: Of the text model.
+    """
+    cap: float | None = getattr(config, "final_logit_softcapping", None)
+    return cap
+
+
 class HeadLogprobs(torch.autograd.Function):
-    """(hidden_RE, weight_VE, target_R, temperature_R, entropy_gradient) → log-probability of each target, and entropy.
+    """(hidden_RE, weight_VE, target_R, temperature_R, entropy_gradient, cap) → log-probability of each target, and
+    entropy.
 
     Both fp32, (R,), in nats, under softmax(logits / temperature). The derivative of each read-out's figures by its
     hidden state is taken while its logits are there: the backward pass only scales it, and computes no logits again.
     By the logits z it is, with p = softmax(z / temperature) and H the entropy,
         (onehot(target) − p) / temperature    and    −p·(log p + H) / temperature;
-    the second only when asked for (entropy_gradient): it costs one more matrix product.
+    the second only when asked for (entropy_gradient): it costs one more matrix product. With a cap, the logits are
+    cap·tanh(head's / cap), and the derivative by the head's has the factor 1 − tanh².
     """
 
     @staticmethod
@@ -76,6 +88,7 @@ class HeadLogprobs(torch.autograd.Function):
         target_R: torch.Tensor,
         temperature_R: torch.Tensor,
         entropy_gradient: bool = False,
+        cap: float | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         logps, entropies, by_logp, by_entropy = [], [], [], []
         project = projection(weight_VE)
@@ -83,7 +96,12 @@ class HeadLogprobs(torch.autograd.Function):
         for start in range(0, len(target_R), size):
             part = slice(start, start + size)
             scale_C1, target_C1 = temperature_R[part, None], target_R[part, None]
-            z_CV = project(hidden_RE[part]).div_(scale_C1)
+            z_CV = project(hidden_RE[part])
+            if cap is not None:
+                z_CV.div_(cap).tanh_()
+                by_head_CV = 1 - z_CV.square()
+                z_CV.mul_(cap)
+            z_CV.div_(scale_C1)
             logp_CV = z_CV.log_softmax(1)
             p_CV = torch.softmax(z_CV, 1, out=z_CV)  # the exponential of logp_CV, which takes four times as long
             entropy_C = -torch.linalg.vecdot(p_CV, logp_CV)
@@ -93,8 +111,12 @@ class HeadLogprobs(torch.autograd.Function):
                 continue
             if entropy_gradient:
                 slope_CV = logp_CV.add_(entropy_C[:, None]).mul_(p_CV).div_(-scale_C1)
+                if cap is not None:
+                    slope_CV.mul_(by_head_CV)
                 by_entropy.append(slope_CV.to(weight_VE.dtype) @ weight_VE)
             p_CV.scatter_add_(1, target_C1, torch.full_like(scale_C1, -1.0)).div_(-scale_C1)
+            if cap is not None:
+                p_CV.mul_(by_head_CV)
             by_logp.append(p_CV.to(weight_VE.dtype) @ weight_VE)
         entropy_R = torch.cat(entropies)
         if not entropy_gradient:
@@ -107,4 +129,4 @@ class HeadLogprobs(torch.autograd.Function):
     def backward(ctx: Any, grad_R: torch.Tensor, entropy_grad_R: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
         grads = (grad_R, entropy_grad_R)
         parts = [d_RE * g_R[:, None] for d_RE, g_R in zip(ctx.saved_tensors, grads, strict=False)]
-        return sum(parts[1:], parts[0]).to(ctx.saved_tensors[0].dtype), None, None, None, None
+        return sum(parts[1:], parts[0]).to(ctx.saved_tensors[0].dtype), None, None, None, None, None

@@ -109,8 +109,11 @@ def model_targets(base: Any) -> list[str]:
 
 
 def _expert_blocks(modules: Mapping[str, Any]) -> Iterator[str]:
-    """Names of the modules that have experts."""
-    return (name.rpartition(".")[0] for name, module in modules.items() if _is_experts(name, module))
+    """Names of the modules that have experts in place of an MLP, or of experts that a layer has beside one."""
+    for name, module in modules.items():
+        if _is_experts(name, module):
+            block = name.rpartition(".")[0]
+            yield name if block.rpartition(".")[2].isdigit() else block
 
 
 def _unknown_mixers(modules: Mapping[str, Any]) -> Iterator[str]:

@@ -31,7 +31,7 @@ from trainer_server.training.model.architecture import (
     unpackable,
     without_dropout,
 )
-from trainer_server.training.model.head import HeadLogprobs
+from trainer_server.training.model.head import HeadLogprobs, logit_cap
 from trainer_server.training.model.layers import Layers
 from trainer_server.training.model.lora import (
     FusedLoRA,
@@ -436,6 +436,7 @@ class PolicyModel:
             target_R,
             temperature_R,
             entropy_gradient,
+            logit_cap(self._base.config.get_text_config()),
         )
         return logp_and_entropy
 

@@ -185,6 +185,7 @@ def test_modules_get_the_names_of_those_that_vllm_has_loaded() -> None:
     found = renamed(manager, "model.layers.0.self_attn.k_proj", "model.layers.1.linear_attn.out_proj")
     assert found == [f"{LAYERS}.0.self_attn.k_proj", f"{LAYERS}.1.linear_attn.out_proj"]
     assert renamed(manager, *packed) == packed, "the names of vLLM itself stay"
+    assert renamed(manager, "model.layers.0.self_attn.qkv_proj") == [f"{LAYERS}.0.self_attn.qkv_proj"]
     other = ["model.layers.0.self_attn.o_proj", "model.layers.1.out_proj", "model.blocks.1.linear_attn.out_proj"]
     assert renamed(manager, *other) == other, "there is no such module"
     text = Manager("model.layers.0.q_proj")

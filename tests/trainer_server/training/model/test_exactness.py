@@ -25,6 +25,7 @@ from transformers import (
     FalconH1Config,
     Gemma2Config,
     Gemma3TextConfig,
+    Gemma4TextConfig,
     GptOssConfig,
     GraniteConfig,
     GraniteMoeHybridConfig,
@@ -133,6 +134,18 @@ HYBRID: dict[str, PretrainedConfig] = {
     ),
 }
 """Those whose recurrent layers begin a branch with the state of its parent."""
+GEMMA4 = {
+    **SIZES,
+    "num_hidden_layers": 4,
+    "layer_types": BOTH * 2,
+    "sliding_window": 5,
+    "global_head_dim": 16,
+    "num_global_key_value_heads": 1,
+    "attention_k_eq_v": True,
+    "vocab_size_per_layer_input": 32,
+    "use_bidirectional_attention": "vision",
+    "final_logit_softcapping": 3.0,
+}
 PACKED: dict[str, PretrainedConfig] = {
     **HYBRID,
     "Llama": LlamaConfig(**SIZES),
@@ -161,6 +174,15 @@ PACKED: dict[str, PretrainedConfig] = {
             "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
             "full_attention": {"rope_type": "default", "rope_theta": 10000.0},
         },
+    ),
+    "Gemma 4": Gemma4TextConfig(**GEMMA4, num_kv_shared_layers=2, hidden_size_per_layer_input=4),
+    "Gemma 4, experts": Gemma4TextConfig(
+        **GEMMA4,
+        hidden_size_per_layer_input=0,
+        enable_moe_block=True,
+        num_experts=4,
+        top_k_experts=2,
+        moe_intermediate_size=16,
     ),
     "DeepSeek V3": DeepseekV3Config(
         **{**PLAIN, "num_key_value_heads": 4},

@@ -10,8 +10,11 @@ from trainer_server.training.model import head
 from trainer_server.training.model.head import HeadLogprobs, projection
 
 
+@pytest.mark.parametrize("cap", [None, 2.0])
 @pytest.mark.parametrize("use", ["logp", "entropy", "both"])
-def test_values_and_gradients_equal_the_plain_computation(use: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_and_gradients_equal_the_plain_computation(
+    use: str, cap: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(head, "CHUNK", 3)
     generator = torch.Generator().manual_seed(0)
     hidden = torch.randn(7, 5, generator=generator, requires_grad=True)
@@ -20,9 +23,11 @@ def test_values_and_gradients_equal_the_plain_computation(use: str, monkeypatch:
     temperature = torch.rand(7, generator=generator) + 0.5
     by_logp, by_entropy = torch.randn(2, 7, generator=generator)
 
-    logp = torch.log_softmax(hidden @ weight.T / temperature[:, None], -1)
+    logits = hidden @ weight.T
+    logits = logits if cap is None else cap * torch.tanh(logits / cap)
+    logp = torch.log_softmax(logits / temperature[:, None], -1)
     expected = logp.gather(1, target[:, None])[:, 0], -(logp.exp() * logp).sum(-1)
-    found = HeadLogprobs.apply(hidden, weight, target, temperature, use != "logp")
+    found = HeadLogprobs.apply(hidden, weight, target, temperature, use != "logp", cap)
     gradients = []
     for chosen, entropy in (expected, found):
         loss = (chosen * by_logp).sum() * (use != "entropy") + (entropy * by_entropy).sum() * (use != "logp")
