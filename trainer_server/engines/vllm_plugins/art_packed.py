@@ -95,8 +95,8 @@ def copy_keys(manager: Any, adapter: Any) -> None:
         manager: vLLM's LoRAModelManager.
         adapter: Its LoRAModel, before weights are packed.
     """
-    config = getattr(manager.model, "config", None)
-    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    config: Any = getattr(manager.model, "config", None)
+    text: Any = config.get_text_config() if hasattr(config, "get_text_config") else config
     if not getattr(text, "attention_k_eq_v", False):
         return
     for name, parts in manager.packed_modules.items():
@@ -164,7 +164,8 @@ def _accept_packed_names() -> None:
         names = set() if isinstance(own, str) else set(own)
         return read(cls, lora_dir, expected_lora_modules | names, peft_helper, **options)
 
-    LoRAModel.from_local_checkpoint = classmethod(from_local_checkpoint)
+    reader: Any = from_local_checkpoint
+    LoRAModel.from_local_checkpoint = classmethod(reader)
 
 
 def _before_packing(change: Callable[[Any, Any], None]) -> None:
