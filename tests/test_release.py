@@ -94,7 +94,7 @@ def test_few_tests_that_fail_run_once_more(tmp_path: Path, again: str, count: in
     names = [f"tests/test_clock.py::test_noon[{number}]" for number in range(count)]
     python.parent.mkdir(parents=True)
     script = f"""#!/bin/sh
-if [ "$1" = -c ]; then exec {sys.executable} "$@"; fi
+if [ "$1" = -c ]; then exec '{sys.executable}' "$@"; fi
 echo "pytest $*" ; {"true" if again == "passes" else "false"}
 """
     python.write_text(script)
