@@ -42,13 +42,14 @@ graph = StateGraph(MessagesState).add_node("answer", answer).add_edge(START, "an
 """
 
 REWARDS = """
+import collections
 import itertools
 from replayed import graph
 
-turns = itertools.count()
+turns = collections.defaultdict(itertools.count)
 
 def alternating(run):
-    return float(next(turns) % 2)
+    return float(next(turns[run.scenario.id]) % 2)
 
 def calls(run):
     return float(len(run.completions))
