@@ -76,15 +76,15 @@ async def conversation(http: httpx.AsyncClient, name: str, scenario: str, in_sys
         own: How many words there are.
     """
     text, sampled = "I have read: " + " ".join(random.Random(scenario).choices(WORDS, k=own)) + ". ", 0
-    said: list[dict[str, Any]] = [{"role": "system", "content": SYSTEM + text if in_system else SYSTEM}]
+    messages: list[dict[str, Any]] = [{"role": "system", "content": SYSTEM + text if in_system else SYSTEM}]
     for turn in range(turns):
         before = "" if turn or in_system else text
-        said.append({"role": "user", "content": f"{before}Tell me about water number {turn} of {scenario}."})
-        body = {"model": POLICY, "messages": said, "max_tokens": 24, "temperature": 1.0}
+        messages.append({"role": "user", "content": f"{before}Tell me about water number {turn} of {scenario}."})
+        body = {"model": POLICY, "messages": messages, "max_tokens": 24, "temperature": 1.0}
         answer = await http.post("/v1/chat/completions", json=body, headers={"X-ART-Rollout": name})
-        found = answer.raise_for_status().json()
-        sampled += found["usage"]["completion_tokens"]
-        said.append({"role": "assistant", "content": found["choices"][0]["message"]["content"]})
+        completion = answer.raise_for_status().json()
+        sampled += completion["usage"]["completion_tokens"]
+        messages.append({"role": "assistant", "content": completion["choices"][0]["message"]["content"]})
     await http.delete(f"/api/rollouts/{name}")
     return sampled
 
@@ -178,10 +178,10 @@ def measured(side: str, base: ServedModel, scratch: Path, options: argparse.Name
         arguments += ["--adapter-slots", str(SLOTS), "--max-rank", "8"]
         where = scratch / f"{side}-home"
         with trainer_server(where, scratch / f"{side}.log", lambda _: None, *arguments) as connection:
-            found = asyncio.run(rollouts(connection, urls, side == "least busy", options))
+            figures = asyncio.run(rollouts(connection, urls, side == "least busy", options))
             adapter = next(Home(where).policies.rglob("adapter_model.safetensors")).parent
-            found["swap_seconds"] = asyncio.run(swaps(urls, adapter, options.adapters))
-    return {**found, "ready_seconds": ready, "resident_gib": memory}
+            figures["swap_seconds"] = asyncio.run(swaps(urls, adapter, options.adapters))
+    return {**figures, "ready_seconds": ready, "resident_gib": memory}
 
 
 def _enter_all(stack: ExitStack, starting: Sequence[Any]) -> None:

@@ -39,7 +39,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -452,6 +452,23 @@ async def _events(bodies: list[dict[str, Any]]) -> AsyncIterator[bytes]:
     yield b"data: [DONE]\n\n"
 
 
+def event_parts(count: int, interval: int) -> Iterator[slice | None]:
+    """Which tokens of an answer vLLM sends in each of its steps; None: it sends nothing.
+
+    Args:
+        count: Tokens of the answer.
+        interval: Tokens of an event (`stream_interval`), but the first token has one of its own, and the last event has
+            what is left.
+    """
+    start = 0
+    for stop in range(1, count + 1):
+        if start and stop - start < interval and stop < count:
+            yield None
+        else:
+            yield slice(start, stop)
+            start = stop
+
+
 async def _stream(
     head: dict[str, Any],
     choice: dict[str, Any],
@@ -469,28 +486,26 @@ async def _stream(
         return b"data: " + to_json({**head, "choices": [part], **extra}).encode() + b"\n\n"
 
     yield event({"role": "assistant", "content": ""}, None, prompt_token_ids=prompt_ids)
-    message, count, sent = choice["message"], len(choice["logprobs"]["content"]), 0
+    message, count = choice["message"], len(choice["logprobs"]["content"])
     try:
-        for at in range(count):
+        for at, part in enumerate(event_parts(count, interval)):
             if pace:
                 await asyncio.sleep(pace)
-            last = at == count - 1
-            if sent and at + 1 - sent < interval and not last:
+            if part is None:
                 continue
-            part = slice(sent, at + 1)
             delta: dict[str, Any] = {}
             if message.get("tool_calls"):
                 calls = [{"index": index, **call} for index, call in enumerate(message["tool_calls"])]
-                delta = {"tool_calls": calls} if sent == 0 else {}
+                delta = {"tool_calls": calls} if part.start == 0 else {}
             else:
                 thought = message.get("reasoning", "")
-                if sent < len(thought):
+                if part.start < len(thought):
                     delta["reasoning"] = thought[part]
                 if at >= len(thought):
-                    delta["content"] = message["content"][max(sent - len(thought), 0) : at + 1 - len(thought)]
+                    start = max(part.start - len(thought), 0)
+                    delta["content"] = message["content"][start : part.stop - len(thought)]
             if not (said.startswith("gap ") and at == 1):
-                yield event(delta, part, choice["finish_reason"] if last else None)
-            sent = at + 1
+                yield event(delta, part, choice["finish_reason"] if part.stop == count else None)
             if said == "slow":
                 await asyncio.sleep(5.0)
             if said == "die" and at == 1:

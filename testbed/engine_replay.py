@@ -25,7 +25,7 @@ from typing import Any
 import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from testbed.engine_app import make_app
+from testbed.engine_app import event_parts, make_app
 
 VARIANTS = 16
 _WORDS = (" the", " sea", " is", " wide", " and", " day", " long", "\n", " réponse", " 你好", ".", " {", '"', " wind")
@@ -103,7 +103,7 @@ def events(answer: ReadyAnswer, model: str, interval: int = 1) -> Iterator[bytes
     Args:
         answer: What is streamed.
         model: Who answers.
-        interval: Tokens of an event, but the first token has one of its own, and the last has what is left.
+        interval: As that of `event_parts`.
 
     Yields:
         For each token an event; an empty one where vLLM sends nothing in this step.
@@ -115,23 +115,19 @@ def events(answer: ReadyAnswer, model: str, interval: int = 1) -> Iterator[bytes
 
     first = {"index": 0, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
     yield event({"choices": [first], "prompt_token_ids": answer.prompt_token_ids})
-    begin = 0
-    for end in range(1, len(answer.token_ids) + 1):
-        is_last = end == len(answer.token_ids)
-        if begin and end - begin < interval and not is_last:
+    for part in event_parts(len(answer.token_ids), interval):
+        if part is None:
             yield b""
             continue
-        part = slice(begin, end)
         texts = answer.texts[part]
         choice: dict[str, Any] = {
             "index": 0, "delta": {"content": "".join(texts)},
             "logprobs": {"content": list(map(_entry, texts, answer.logprobs[part]))},
             "finish_reason": None, "token_ids": answer.token_ids[part],
         }  # fmt: skip
-        if is_last:
+        if part.stop == len(answer.token_ids):
             choice |= {"finish_reason": "length", "stop_reason": None}
         yield event({"choices": [choice]})
-        begin = end
     yield event({"choices": [], "usage": _usage(answer)})
     yield b"data: [DONE]\n\n"
 

@@ -67,6 +67,18 @@ class Family:
     epochs: int = 50
 
 
+CALLS_AS_TEXT: dict[str, Any] = {"tool_parser": "pythonic", "calls_as_text": "[{name}({keywords})]"}
+"""Of a family whose template from npm shows no tools."""
+GATED_DELTA: dict[str, Any] = {
+    "head_dim": 32,
+    "num_hidden_layers": 4,
+    "layer_types": [*["linear_attention"] * 3, "full_attention"],
+    "linear_num_value_heads": 4,
+    "linear_num_key_heads": 2,
+    "linear_key_head_dim": 64,
+    "linear_value_head_dim": 64,
+}
+"""The layers of a small Qwen3.5."""
 GRANITE_HYBRID: dict[str, Any] = {
     "num_hidden_layers": 3,
     "layer_types": ["mamba", "attention", "mamba"],
@@ -105,13 +117,7 @@ FAMILIES = {
             "qwen3_5_text",
             {
                 "vocab_size": 151_936,
-                "head_dim": 32,
-                "num_hidden_layers": 4,
-                "layer_types": [*["linear_attention"] * 3, "full_attention"],
-                "linear_num_value_heads": 4,
-                "linear_num_key_heads": 2,
-                "linear_key_head_dim": 64,
-                "linear_value_head_dim": 64,
+                **GATED_DELTA,
                 "tie_word_embeddings": True,
                 "bos_token_id": None,
                 "eos_token_id": 151_645,
@@ -124,13 +130,7 @@ FAMILIES = {
             "qwen3_5_moe_text",
             {
                 "vocab_size": 151_936,
-                "head_dim": 32,
-                "num_hidden_layers": 4,
-                "layer_types": [*["linear_attention"] * 3, "full_attention"],
-                "linear_num_value_heads": 4,
-                "linear_num_key_heads": 2,
-                "linear_key_head_dim": 64,
-                "linear_value_head_dim": 64,
+                **GATED_DELTA,
                 "num_experts": 4,
                 "num_experts_per_tok": 2,
                 "moe_intermediate_size": 32,
@@ -219,8 +219,7 @@ FAMILIES = {
                 "bos_token_id": 128_000,
                 "eos_token_id": [128_001, 128_008, 128_009],
             },
-            tool_parser="pythonic",  # llama3_json wants the token <|python_tag|>, which this tokenizer lacks
-            calls_as_text="[{name}({keywords})]",
+            **CALLS_AS_TEXT,  # llama3_json wants the token <|python_tag|>, which this tokenizer lacks
         ),
         Family(
             "Gemma-3",
@@ -236,9 +235,8 @@ FAMILIES = {
                 "eos_token_id": [1, 106],
                 "pad_token_id": 0,
             },
-            tool_parser="pythonic",
-            calls_as_text="[{name}({keywords})]",
             takes_results=False,
+            **CALLS_AS_TEXT,
         ),
         Family(
             "Gemma-4",  # its text, with the tokenizer and template of Gemma 3, and what its sizes have of their own
@@ -262,9 +260,8 @@ FAMILIES = {
                 "eos_token_id": [1, 106],
                 "pad_token_id": 0,
             },
-            tool_parser="pythonic",
-            calls_as_text="[{name}({keywords})]",
             takes_results=False,
+            **CALLS_AS_TEXT,
         ),
         Family(
             "Llama-4",  # its text, with the tokenizer and template of Llama 3.1
@@ -282,9 +279,8 @@ FAMILIES = {
                 "bos_token_id": 128_000,
                 "eos_token_id": [128_001, 128_008, 128_009],
             },
-            tool_parser="pythonic",
-            calls_as_text="[{name}({keywords})]",
             takes_results=False,
+            **CALLS_AS_TEXT,
             epochs=150,
         ),
         Family(

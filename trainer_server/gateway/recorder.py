@@ -163,8 +163,8 @@ class Recorder:
         for row in completions:
             if row.policy not in self._text_callers and (name := text_call(row.message, row.request)):
                 self._text_callers.add(row.policy)
-                said = TEXT_CALL.format(name=name)
-                log.warning("an answer of %s: %s. See docs/models/parsers.md", row.policy or row.model, said)
+                call = TEXT_CALL.format(name=name)
+                log.warning("an answer of %s: %s. See docs/models/parsers.md", row.policy or row.model, call)
 
     async def close(self) -> None:
         """Waits until the completions of `add_later` are recorded."""

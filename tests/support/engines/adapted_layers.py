@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
-from testbed.families.models import GRANITE_HYBRID
+from testbed.families.models import GATED_DELTA, GRANITE_HYBRID
 
 SIZES: dict[str, Any] = {
     "vocab_size": 256,
@@ -21,15 +21,6 @@ SIZES: dict[str, Any] = {
     "bos_token_id": 1,
     "eos_token_id": 2,
     "pad_token_id": 0,
-}
-GATED_DELTA = {
-    "head_dim": 32,
-    "num_hidden_layers": 4,
-    "layer_types": [*["linear_attention"] * 3, "full_attention"],
-    "linear_num_value_heads": 4,
-    "linear_num_key_heads": 2,
-    "linear_key_head_dim": 64,
-    "linear_value_head_dim": 64,
 }
 VISION = {"depth": 1, "hidden_size": 32, "intermediate_size": 32, "num_heads": 2, "out_hidden_size": 128}
 FAMILIES: dict[str, dict[str, Any]] = {
