@@ -1,10 +1,12 @@
 """What does a policy learn by GRPO alone, without a warm start, from what its base model can do when it is asked?
 
     python -m benchmarks.real_weights [--model testbed:qwen2.5-0.5b] [--task temporal_clue] [--seed 0] [--steps 30]
-                                      [--every 6] [--lr 1e-4] [--sampler uniform] [--json] [--output FILE]
+                                      [--every 6] [--lr 1e-4] [--remedy uniform] [--tool-call-parser auto] [--json]
+                                      [--output FILE]
 
 Starts the trainer server on the model, and gives a new policy the steps of the task's recipe: its groups, their size,
-and its number of replaced groups, at a learning rate that stays. The policy is measured before the first step, after
+and its number of replaced groups, at a learning rate that stays, with a remedy for dead groups
+(`benchmarks.tasks.remedies`) or for an entropy that collapses. The policy is measured before the first step, after
 every `--every` of them and after the last, on all held-out scenarios of the task at temperature 0.
 
 The last line under --json has `curve`, a row for each measurement: the step, the version, success with its 95 %
@@ -19,13 +21,14 @@ import argparse
 import asyncio
 import json
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from art_examples.learning.learn import CONCURRENCY, SERVER_ARGUMENTS
 from art_examples.learning.runs import machine, tell
-from art_examples.learning.task import TaskMaker
+from art_examples.learning.task import Recipe, TaskMaker
 from art_examples.quickstart.server_process import trainer_server
 from art_examples.temporal_clue.task import temporal_clue
 from art_examples.tic_tac_toe.task import tic_tac_toe
@@ -33,10 +36,17 @@ from art_examples.tic_tac_toe.task import tic_tac_toe
 from art_langgraph import ChatART, Evaluation, HeldOut, TrainerClient, train
 from art_langgraph.loop.watch.record import StepRecord
 from art_mcp import PairedGain
+from benchmarks.tasks import remedies
 from benchmarks.tasks.registry import TASKS
 from trainer_server.common import Connection
 
 MAKERS: dict[str, TaskMaker] = {**TASKS, "temporal_clue": temporal_clue, "tic_tac_toe": tic_tac_toe}
+
+REMEDIES: dict[str, Callable[[Recipe], Recipe]] = {
+    **{name: remedy for name, remedy in remedies.REMEDIES.items() if name != "hints"},
+    "entropy": lambda recipe: replace(recipe, config=recipe.config.model_copy(update={"entropy_coef": 0.02})),
+}
+"""A recipe with each remedy. Hints are words of a task."""
 
 
 @dataclass(slots=True)
@@ -85,7 +95,8 @@ async def run(server: Connection, options: argparse.Namespace, curve: Curve) -> 
         curve: Keeps what is measured.
     """
     async with TrainerClient(server.url, server.api_key) as client, MAKERS[options.task](options.seed) as task:
-        recipe = replace(task.recipe, config=task.recipe.config.model_copy(update={"lr": options.lr}), falling=False)
+        config = task.recipe.config.model_copy(update={"lr": options.lr})
+        recipe = REMEDIES[options.remedy](replace(task.recipe, config=config, falling=False))
         policy = f"{task.name}-{options.seed}".replace("_", "-")
         await client.create_policy(policy, rank=8, seed=options.seed)
         model = ChatART(policy=policy, base_url=server.url, api_key=server.api_key, max_tokens=task.max_tokens)
@@ -98,7 +109,8 @@ async def run(server: Connection, options: argparse.Namespace, curve: Curve) -> 
             client=client,
             groups_per_step=recipe.groups_per_step,
             n=recipe.n,
-            sampler=options.sampler,
+            sampler=recipe.sampler,
+            explore=recipe.explore,
             config=recipe.config_of,
             shuffle=recipe.shuffle,
             dynamic_sampling=recipe.dynamic_sampling,
@@ -120,15 +132,17 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=30, help="GRPO steps (30)")
     parser.add_argument("--every", type=int, default=6, help="steps between two measurements (6)")
     parser.add_argument("--lr", type=float, default=1e-4, help="learning rate of all steps (1e-4)")
-    parser.add_argument("--sampler", choices=("uniform", "learnable"), default="uniform", help="of `train` (uniform)")
+    parser.add_argument("--remedy", choices=list(REMEDIES), default="uniform", help="uniform: none (uniform)")
+    parser.add_argument("--tool-call-parser", default="auto", help="as of `serve`; json_calls for Qwen2.5-Coder (auto)")
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     parser.add_argument("--output", type=Path, help="keep the measurements and steps in this file")
     options = parser.parse_args()
-    facts = {name: getattr(options, name) for name in ("model", "task", "seed", "lr", "sampler")}
+    facts = {name: getattr(options, name) for name in ("model", "task", "seed", "lr", "remedy", "tool_call_parser")}
     curve = Curve(facts | {"machine": machine()}, options.output)
     with tempfile.TemporaryDirectory() as scratch:
         home = Path(scratch)
-        with trainer_server(home, home / "server.log", tell, *SERVER_ARGUMENTS, "--model", options.model) as server:
+        arguments = (*SERVER_ARGUMENTS, "--model", options.model, "--tool-call-parser", options.tool_call_parser)
+        with trainer_server(home, home / "server.log", tell, *arguments) as server:
             asyncio.run(run(server, options, curve))
     if options.json:
         print(json.dumps(curve.summary()))
