@@ -37,10 +37,16 @@ from art_langgraph import ChatART, Evaluation, HeldOut, TrainerClient, train
 from art_langgraph.loop.watch.record import StepRecord
 from art_mcp import PairedGain
 from benchmarks.tasks import remedies
+from benchmarks.tasks.lookup import lookup
 from benchmarks.tasks.registry import TASKS
 from trainer_server.common import Connection
 
-MAKERS: dict[str, TaskMaker] = {**TASKS, "temporal_clue": temporal_clue, "tic_tac_toe": tic_tac_toe}
+MAKERS: dict[str, TaskMaker] = {
+    **TASKS,
+    "lookup": lookup,
+    "temporal_clue": temporal_clue,
+    "tic_tac_toe": tic_tac_toe,
+}
 
 REMEDIES: dict[str, Callable[[Recipe], Recipe]] = {
     **{name: remedy for name, remedy in remedies.REMEDIES.items() if name != "hints"},

@@ -53,7 +53,9 @@ def build_graph(model: BaseChatModel, tools: Sequence[BaseTool]) -> CompiledStat
 
 
 SCENARIOS = 480
-RECIPE = Recipe(warm_start=None, config=GRPOConfig(lr=1e-4, token_budget=2048), steps=24, groups_per_step=8, dynamic_sampling=1)
+RECIPE = Recipe(
+    warm_start=None, config=GRPOConfig(lr=1e-4, token_budget=2048), steps=24, groups_per_step=8, dynamic_sampling=1
+)
 
 
 @asynccontextmanager

@@ -7,7 +7,6 @@ from art_examples.sql_agent.task import sql
 
 from benchmarks.tasks.alphabet_sort import alphabet_sort
 from benchmarks.tasks.cities import cities
-from benchmarks.tasks.lookup import lookup
 from benchmarks.tasks.reverse_text import reverse_text
 from benchmarks.tasks.time_zones import time_zones
 
@@ -17,5 +16,4 @@ TASKS: dict[str, TaskMaker] = {
     "sql": sql,
     "cities": cities,
     "time": time_zones,
-    "lookup": lookup,
 }
