@@ -44,5 +44,7 @@ def text_call(message: Mapping[str, Any] | None, request: Mapping[str, Any]) -> 
 
 def _tool_names(tools: Any) -> set[str]:
     """The names of a request's tools, in the format of chat completions, or of the Responses API and Anthropic."""
-    functions = [tool.get("function", tool) for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
+    if not isinstance(tools, list):
+        return set()
+    functions = [tool.get("function", tool) for tool in tools if isinstance(tool, dict)]
     return {str(function["name"]) for function in functions if isinstance(function, dict) and "name" in function}

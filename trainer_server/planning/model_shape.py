@@ -196,11 +196,14 @@ class ModelShape:
 
     @property
     def expert_matrices(self) -> list[Matrices]:
-        """The matrices of all experts, which get an adapter each where a policy's targets have `EXPERTS`. Gate and up are
-        one, with one A, in the trainer and in the models whose adapters of experts vLLM reads."""
+        """The matrices of all experts, which get an adapter each where a policy's targets have `EXPERTS`.
+
+        Gate and up are one, with one A, in the trainer and in the models whose adapters of experts vLLM reads.
+        """
         if self.experts is None:
             return []
-        size, intermediate, count = self.hidden_size, self.experts.intermediate, self.experts.layers * self.experts.count
+        size, intermediate = self.hidden_size, self.experts.intermediate
+        count = self.experts.layers * self.experts.count
         return [
             Matrices("gate_up_proj", count, size, 2 * intermediate),
             Matrices("down_proj", count, intermediate, size),

@@ -1,7 +1,7 @@
 """Run by vLLM's Python, with the plugins on its path: prints how vLLM reads answers with the parser `json_calls`.
 
-Its arguments are answers. For each a line of JSON: text and calls of the whole answer, and of its stream, a character an
-event.
+Its arguments are answers. For each a line of JSON: text and calls of the whole answer, and of its stream, of which each
+event has a character.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Tool calls that a model writes as JSON in its text: bare, in a code fence, or between `<tool_call>` and `</tool_call>`.
+"""Tool calls that a model writes as JSON in its text: bare, in a code fence, or between `<tool_call>` marks.
 
-vLLM knows the parser as `--tool-call-parser json_calls` (`art_json_parser`). A call is an object that begins with one of
-`KEYS`, names a tool of the request, and has arguments that are an object. Everything else is text, also a call that is
-not finished. How an answer is cut into pieces changes nothing: text is held back only where it may become a call.
+vLLM knows the parser as `--tool-call-parser json_calls` (`art_json_parser`). A call is an object that begins with one
+of `KEYS`, names a tool of the request, and has arguments that are an object. Everything else is text, also a call that
+is not finished. How an answer is cut into pieces changes nothing: text is held back only where it may become a call.
 """
 
 from __future__ import annotations

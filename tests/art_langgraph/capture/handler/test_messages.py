@@ -98,9 +98,8 @@ async def test_a_call_in_the_text_that_the_parser_did_not_take_is_noted(make: Ma
     said = ('{"name": "look", "arguments": {}}', '{"name": "jump", "arguments": {}}', 'call look {"text": "x"}')
     runs = [await rollout(graph, one, lambda _: 0.0) for one in said]
     assert [[call.text_call for call in run.completions] for run in runs] == [["look"], [None], [None]]
-    assert "; 1 of 3 answers have a call in their text that the parser of tool calls did not take. `serve --tool" in str(
-        Evaluation(runs)
-    )
+    note = "; 1 of 3 answers have a call in their text that the parser of tool calls did not take. `serve --tool-call"
+    assert note in str(Evaluation(runs))
     without = await rollout(asking(make(), streams=streams), said[0])
     assert [call.text_call for call in without.completions] == [None]
 

@@ -18,12 +18,12 @@ TAKEN = ("get_weather", '{"city": "Oslo"}')
 
 PIECES = st.sampled_from(
     [
-        *('{"name": "', "get_weather", "search", "Oslo", '", "arguments": ', '", "parameters": ', '{"a": "}{"}', "{}", "}"),
-        *("<tool_call>", "</tool_call>", "```", "json", "\n", " ", "{", "[", ",", '"', "\\", "null", "1e999", "1", "NaN"),
-        *('{"city": {"b": [1, {"c": "```"}]}}', '"\\ud83d\\ude00"', '"\\ud800"', "It is cold.", CALL, '", "name": "'),
+        *('{"name": "', "get_weather", "search", "Oslo", '", "arguments": ', '", "parameters": ', '", "name": "', CALL),
+        *("<tool_call>", "</tool_call>", "```", "json", "\n", " ", "{", "}", "{}", "[", ",", '"', "\\", '{"a": "}{"}'),
+        *("null", "1e999", "NaN", '{"city": {"b": [1, {"c": "```"}]}}', '"\\ud83d\\ude00"', '"\\ud800"', "It is cold."),
     ]
-)
-ANSWERS = st.lists(PIECES | st.text("{}\"`<>:,\\tnl a", max_size=4), max_size=12).map("".join)
+)  # fmt: skip
+ANSWERS = st.lists(PIECES | st.text('{}"`<>:,\\tnl a', max_size=4), max_size=12).map("".join)
 
 
 def read(*pieces: str) -> tuple[str, list[tuple[str, str]]]:
