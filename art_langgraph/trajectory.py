@@ -101,6 +101,9 @@ class CompletionCall(TraceCall):
     """Those of them that the engine had in its cache; None: the answer does not say."""
     sampled_tokens: int | None = None
     """Tokens of the answer; counted like `prompt_tokens`."""
+    text_call: str | None = None
+    """The tool that the answer calls in its text, which the engine's parser did not take; None: none, or the call was
+    not recorded by LangChain's callbacks, which know the tools of a request."""
     started: float
     seconds: float = 0.0
 

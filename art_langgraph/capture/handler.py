@@ -48,6 +48,7 @@ from art_langgraph.notices import warn_once
 from art_langgraph.rewards import RewardFunction
 from art_langgraph.trajectory import CompletionCall, NodeRun, Place, Scenario, ToolCall, Trajectory
 from trainer_server.common import gen_ai, tracing
+from trainer_server.common.text_call import text_call
 
 _HIDDEN_TAG = "langsmith:hidden"
 """Tag of LangGraph's own bookkeeping nodes."""
@@ -79,8 +80,8 @@ class ARTCallbackHandler(BaseCallbackHandler):
         """Whether nobody else gives back the policy versions that the run holds."""
         self.graph = GraphRun(self.scope)
         self._runs = Runs()
-        self._models: dict[UUID, tuple[UUID | None, CompletionCall]] = {}
-        """Model calls under way, each with the run that made it."""
+        self._models: dict[UUID, tuple[UUID | None, CompletionCall, Mapping[str, Any]]] = {}
+        """Model calls under way, each with the run that made it, and what its model was invoked with."""
         self._answers: list[tuple[UUID | None, CompletionCall]] = []
         """Those that have ended."""
         self._tools: dict[UUID, tuple[ToolCall, tuple[str | None, str | None]]] = {}
@@ -152,7 +153,7 @@ class ARTCallbackHandler(BaseCallbackHandler):
         """The run has ended. Model calls that have no answer by now are recorded without."""
         with self._lock:
             open_calls, self._models = list(self._models.values()), {}
-        for caller, call in open_calls:
+        for caller, call, _ in open_calls:
             call.seconds = self._now() - call.started
             call.error = "the run ended before the answer came"
             self._end(caller, call)
@@ -286,16 +287,17 @@ class ARTCallbackHandler(BaseCallbackHandler):
     ) -> None:
         if parent_run_id is None and (enclosing := enclosing_run())[0]:
             parent_run_id, metadata = enclosing
+        params = kwargs.get("invocation_params") or {}
         call = CompletionCall(
             id=None,
-            model=(kwargs.get("invocation_params") or {}).get("model"),
+            model=params.get("model"),
             messages=to_openai(messages[0]),
             started=self._now(),
             **self._runs.place(parent_run_id, metadata or {}),
         )
         self._note_repeat(run_id, parent_run_id, None)
         with self._lock:
-            self._models[run_id] = parent_run_id, call
+            self._models[run_id] = parent_run_id, call, params
         if tracing.on():
             name, about = gen_ai.chat(call.model, rollout=self.scope.rollout_id, node=call.node)
             self._spans[run_id] = span = tracing.begin(name, about, kind="client")
@@ -303,7 +305,7 @@ class ARTCallbackHandler(BaseCallbackHandler):
 
     def on_llm_end(self, response: LLMResult, *, run_id: UUID, **kwargs: Any) -> None:
         with self._lock:
-            caller, request = self._models.pop(run_id, (None, None))
+            caller, request, params = self._models.pop(run_id, (None, None, {}))
         if request is None:
             return
         if run_id in self._spans:
@@ -323,6 +325,7 @@ class ARTCallbackHandler(BaseCallbackHandler):
             if call.id:
                 call.version = served_version(generation.message.response_metadata.get("model_name") or common_model)
             (call.message,) = to_openai([as_written(generation.message)])
+            call.text_call = text_call(call.message, params)
             self._end(caller, call)
             if call.id is None and self.scope.beyond_routes(call.namespace):
                 name, model = "/".join(call.path[:-1]), call.model or "a model that is no policy"
@@ -334,7 +337,7 @@ class ARTCallbackHandler(BaseCallbackHandler):
 
     def on_llm_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
         with self._lock:
-            caller, call = self._models.pop(run_id, (None, None))
+            caller, call, _ = self._models.pop(run_id, (None, None, {}))
         self._runs.fail(run_id)
         self._end_span(run_id, error=error)
         if call:

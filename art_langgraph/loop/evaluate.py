@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeVar
 
-from art_langgraph.loop.failures import broke_off, check_rewards, runs_of, versions_of
+from art_langgraph.loop.failures import TEXT_CALLS, broke_off, check_rewards, runs_of, text_calls_of, versions_of
 from art_langgraph.loop.graphs import Graph, GraphSource
 from art_langgraph.loop.options import keywords_of, values_of
 from art_langgraph.loop.repeats import Answer, Repeats, ScenarioOutcome, Vote, final_answer
@@ -19,6 +19,7 @@ from art_langgraph.rewards import RewardFunction
 from art_langgraph.trajectory import Scenario, Trajectory
 from trainer_server.common.intervals import wilson
 from trainer_server.common.jsonl import read_jsonl, write_jsonl
+from trainer_server.common.text_call import TEXT_CALL_REMEDY
 from trainer_server.wire.text import quantity
 
 _Z95 = 1.959963984540054
@@ -333,7 +334,9 @@ class Evaluation:
         others += f", {self.unscored} unscored" if self.unscored else ""
         runs = f"{quantity(self.n, 'run')} of {quantity(self.scenarios, 'scenario')}{others}"
         repeats = "" if self.repeats is None else f", {self.repeats}"
-        return f"success {rate:.3f} (95 %: {low:.3f} to {high:.3f}){repeats}{mean}, {runs}"
+        text_calls, answers = text_calls_of(self.trajectories)
+        note = f"; {text_calls} of {answers} answers {TEXT_CALLS}. {TEXT_CALL_REMEDY}" if text_calls else ""
+        return f"success {rate:.3f} (95 %: {low:.3f} to {high:.3f}){repeats}{mean}, {runs}{note}"
 
 
 def _by_scenario(part: Callable[[Trajectory], _Part], runs: Iterable[Trajectory]) -> dict[str, list[_Part]]:

@@ -12,6 +12,7 @@ from trainer_server.wire import ARTError
 
 log = logging.getLogger("art_langgraph")
 
+TEXT_CALLS = "have a call in their text that the parser of tool calls did not take"
 _MANY = 0.1
 """Share of runs that raised from which a warning is worth a line; a group without any good run always is."""
 
@@ -175,6 +176,12 @@ def warn_unheard(trajectory: Trajectory, graph: str) -> None:
         )
         remedy = "Call it by `await model.ainvoke(…)` or asyncio.to_thread, or give the client current_run().base_url"
     warn_once(f"a run has a reward and no completion to train: {cause}", remedy)
+
+
+def text_calls_of(runs: Sequence[Trajectory]) -> tuple[int, int]:
+    """How many answers call a tool in their text, which the engine's parser did not take, and how many there are."""
+    answers = [call for run in runs for call in run.completions if call.message is not None]
+    return sum(call.text_call is not None for call in answers), len(answers)
 
 
 def runs_of(groups: Sequence[TrajectoryGroup]) -> list[Trajectory]:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 TEXT_CALL = "this looks like a call of {name} that the parser did not take"
+TEXT_CALL_REMEDY = "`serve --tool-call-parser json_calls` takes such calls: see docs/models/parsers.md"
 _START = re.compile(r'\{\s*"(?:name|arguments|parameters)"\s*:')
 _LENGTH = 10_000
 """Characters of an answer that are read."""
@@ -42,6 +43,8 @@ def text_call(message: Mapping[str, Any] | None, request: Mapping[str, Any]) -> 
 
 
 def _tool_names(tools: Any) -> set[str]:
-    """The names of a request's tools."""
-    functions = [tool.get("function") for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
+    """The names of a request's tools, in the format of chat completions, or of the Responses API and Anthropic."""
+    if not isinstance(tools, list):
+        return set()
+    functions = [tool.get("function", tool) for tool in tools if isinstance(tool, dict)]
     return {str(function["name"]) for function in functions if isinstance(function, dict) and "name" in function}

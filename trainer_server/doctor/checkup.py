@@ -22,6 +22,7 @@ from trainer_server.engines.package_models import PACKAGE_MODELS
 from trainer_server.engines.vllm.parsers import AUTO, choose_parsers
 from trainer_server.process.cpu_torch import pip_command
 from trainer_server.wire import ConfigError, EngineError
+from trainer_server.wire.policies import EXPERTS
 
 
 def examine(
@@ -67,7 +68,8 @@ def examine(
     findings.append(check_architecture(files, vllm_registry))
     if own_code := check_own_code(files, vllm_registry, trust_remote_code):
         findings.append(own_code)
-    findings.append(check_memory(model, files, shape, rank=rank, gpus=gpus, gpu_gib=gpu_gib))
+    experts = EXPERTS in engine_args
+    findings.append(check_memory(model, files, shape, rank=rank, gpus=gpus, gpu_gib=gpu_gib, experts=experts))
     findings.append(check_context(files, shape))
     try:
         parsers = choose_parsers(files, vllm_registry, tools=tools, reasoning=reasoning, args=engine_args)

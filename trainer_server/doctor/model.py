@@ -125,7 +125,14 @@ def check_own_code(files: ModelFiles, vllm_registry: Registry | None, trusted: b
 
 
 def check_memory(
-    model: str, files: ModelFiles, shape: ModelShape | str, *, rank: int, gpus: int | None, gpu_gib: float | None
+    model: str,
+    files: ModelFiles,
+    shape: ModelShape | str,
+    *,
+    rank: int,
+    gpus: int | None,
+    gpu_gib: float | None,
+    experts: bool = False,
 ) -> Finding:
     """Checks whether engine and trainer fit into memory: that of GPUs by the computation of `plan`, or main memory.
 
@@ -136,6 +143,7 @@ def check_memory(
         rank: Largest LoRA rank.
         gpus: Number of GPUs; None: those of this machine.
         gpu_gib: Memory of each; None: as they have.
+        experts: Whether policies adapt the experts of a mixture, too. On CPUs none are adapted.
     """
     if isinstance(shape, str):
         return Finding(
@@ -147,7 +155,8 @@ def check_memory(
     count = gpus or len(present)
     each = gpu_gib or (min(present) / GIB if present else 80.0)
     context = min(files.context or 8192, 8192)
-    workload = Workload(model, shape, count, each, context=context, rank=rank)
+    experts = experts and shape.experts is not None
+    workload = Workload(model, shape, count, each, context=context, rank=rank, experts=experts)
     plan = make_plan(workload)
     machine = f"{count} × {each:.0f} GiB"
     if not plan.fits:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trainer_server.common.text_call import TEXT_CALL, text_call
+from trainer_server.common.text_call import TEXT_CALL, TEXT_CALL_REMEDY, text_call
 from trainer_server.engines.served_model import ServedModel
 from trainer_server.gateway.answer import Answer
 from trainer_server.gateway.errors import APIError
@@ -164,7 +164,7 @@ class Recorder:
             if row.policy not in self._text_callers and (name := text_call(row.message, row.request)):
                 self._text_callers.add(row.policy)
                 call = TEXT_CALL.format(name=name)
-                log.warning("an answer of %s: %s. See docs/models/parsers.md", row.policy or row.model, call)
+                log.warning("an answer of %s: %s. %s", row.policy or row.model, call, TEXT_CALL_REMEDY)
 
     async def close(self) -> None:
         """Waits until the completions of `add_later` are recorded."""

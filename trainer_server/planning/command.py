@@ -27,6 +27,7 @@ def plan_command(
     rank: Annotated[int, typer.Option(help="Largest LoRA rank that policies may have.", min=1, max=256)] = 16,
     policies: Annotated[int, typer.Option(help="Policies that are used at once.", min=1)] = 1,
     concurrency: Annotated[int, typer.Option(help="Requests at once.", min=1)] = 64,
+    experts: Annotated[bool, typer.Option("--experts", help="Policies adapt the experts of a mixture, too.")] = False,
     tool_call_parser: ToolOption = AUTO,
     reasoning_parser: ReasoningOption = AUTO,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
@@ -35,7 +36,8 @@ def plan_command(
 
     Ends with status 1 if it does not fit.
     """
-    workload = Workload(model, ModelShape.find(model), gpus, gpu_memory, context, rank, policies, concurrency)
+    shape = ModelShape.find(model)
+    workload = Workload(model, shape, gpus, gpu_memory, context, rank, policies, concurrency, experts=experts)
     plan = make_plan(workload)
     names = {TOOL_FLAG: tool_call_parser, REASONING_FLAG: reasoning_parser}
     flags = [word for flag, name in names.items() if name != AUTO for word in (flag, name)]
@@ -70,7 +72,7 @@ def plan_command(
         f"{full_requests} requests of full length at once"
         + (f"; {concurrency} wait for one another, unless they share prefixes." if full_requests < concurrency else ".")
     )
-    console.print(f"adapters: {', '.join(workload.shape.targets)}", markup=False)
+    console.print(f"adapters: {', '.join(workload.targets)}", markup=False)
     console.print("\n".join(_parser_lines(model, tool_call_parser, reasoning_parser)), markup=False)
     console.print("\n" + line, markup=False)
 
@@ -93,7 +95,7 @@ def _facts(plan: Plan, line: str) -> dict[str, Any]:
             "turns": plan.turns,
             "gib": {item.name: item.gib for item in plan.trainer_items},
         },
-        "targets": list(plan.workload.shape.targets),
+        "targets": list(plan.workload.targets),
         "kv_tokens": plan.kv_tokens,
         "main_memory_gib": plan.main_memory_gib,
     }

@@ -195,6 +195,21 @@ class ModelShape:
         return [matrix for matrix in self.matrices if self.experts is None or matrix.name in names]
 
     @property
+    def expert_matrices(self) -> list[Matrices]:
+        """The matrices of all experts, which get an adapter each where a policy's targets have `EXPERTS`.
+
+        Gate and up are one, with one A, in the trainer and in the models whose adapters of experts vLLM reads.
+        """
+        if self.experts is None:
+            return []
+        size, intermediate = self.hidden_size, self.experts.intermediate
+        count = self.experts.layers * self.experts.count
+        return [
+            Matrices("gate_up_proj", count, size, 2 * intermediate),
+            Matrices("down_proj", count, intermediate, size),
+        ]
+
+    @property
     def targets(self) -> tuple[str, ...]:
         """Names of the linear layers that get an adapter."""
         return in_order(matrix.name for matrix in self.adapted_matrices)
@@ -242,13 +257,15 @@ class ModelShape:
         """Bytes of vLLM's cache for each request, however long it is."""
         return self.gated_delta.state_bytes if self.gated_delta else 0
 
-    def lora_parameters(self, rank: int) -> int:
-        """Parameters of a LoRA adapter: r·(in + out) for each linear layer that gets one."""
-        return sum(matrix.layers * rank * (matrix.inputs + matrix.outputs) for matrix in self.adapted_matrices)
+    def lora_parameters(self, rank: int, *, experts: bool = False) -> int:
+        """Parameters of a LoRA adapter: r·(in + out) for each linear layer that gets one, and for each matrix of each
+        expert where `experts` get one."""
+        matrices = [*self.adapted_matrices, *(self.expert_matrices if experts else ())]
+        return sum(matrix.layers * rank * (matrix.inputs + matrix.outputs) for matrix in matrices)
 
-    def trainer_state_bytes(self, rank: int) -> int:
+    def trainer_state_bytes(self, rank: int, *, experts: bool = False) -> int:
         """Bytes of fp32 weights, gradients and AdamW's two moments: 16 for each parameter of an adapter."""
-        return 4 * FP32 * self.lora_parameters(rank)
+        return 4 * FP32 * self.lora_parameters(rank, experts=experts)
 
     @property
     def kept_bytes_per_token(self) -> int:

@@ -13,6 +13,7 @@ from trainer_server.planning.plan import CONTEXT, GIB, Plan, Workload, make_plan
 from trainer_server.process.hardware import main_memory
 from trainer_server.server.config import ServerConfig
 from trainer_server.wire import ConfigError
+from trainer_server.wire.policies import EXPERTS
 
 log = logging.getLogger("trainer_server")
 
@@ -54,6 +55,7 @@ def place(config: ServerConfig, base: ServedModel, gpus: Mapping[str, tuple[int,
         rank=config.max_rank,
         policies=max(config.adapter_slots - 2, 1),
         in_4bit=argument(config.trainer_args, "--quantization") == "4bit",
+        experts=EXPERTS in config.engine_args and shape.experts is not None,
     )
     plan = make_plan(workload, turns=config.share_gpu if len(gpus) == 1 else None)
     where = f"{len(gpus)} × {total:.0f} GiB of GPU memory" + (f", {free:.0f} free" if total - free >= 1 else "")

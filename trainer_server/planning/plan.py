@@ -10,6 +10,8 @@ from itertools import pairwise
 
 from trainer_server.planning.model_shape import BF16, ModelShape
 from trainer_server.process.hardware import checkpoint_above
+from trainer_server.wire import ConfigError
+from trainer_server.wire.policies import EXPERTS
 
 GIB = 1 << 30
 CONTEXT = 8192
@@ -49,6 +51,10 @@ class Workload:
         policies: Policies that are used at the same time.
         concurrency: Requests at the same time.
         in_4bit: Whether the trainer holds its weights in 4 bits. Such a trainer takes no turns, and is not divided.
+        experts: Whether policies adapt the experts of a mixture, too.
+
+    Raises:
+        ConfigError: `experts` of a model that has none.
     """
 
     model: str
@@ -60,11 +66,26 @@ class Workload:
     policies: int = 1
     concurrency: int = 64
     in_4bit: bool = False
+    experts: bool = False
+
+    def __post_init__(self) -> None:
+        if self.experts and self.shape.experts is None:
+            raise ConfigError(f"--model {self.model} is no mixture of experts: plan it without them")
 
     @property
     def slots(self) -> int:
         """Adapter slots: one for each policy, one for a version that a rollout still uses, one for a new version."""
         return min(self.policies + 2, MAX_SLOTS)
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """What gets an adapter, as `targets` of a policy name it."""
+        return (*self.shape.targets, EXPERTS) if self.experts else self.shape.targets
+
+    @property
+    def lora_parameters(self) -> int:
+        """Parameters of the largest adapter."""
+        return self.shape.lora_parameters(self.rank, experts=self.experts)
 
     @property
     def trainer_weight_bytes(self) -> float:
@@ -113,17 +134,17 @@ class Plan:
     def engine_items(self) -> list[Item]:
         """Memory that an engine needs on each of its GPUs, without the KV cache."""
         shape, workload = self.workload.shape, self.workload
-        lora = workload.slots * shape.lora_parameters(workload.rank) * BF16
+        lora = workload.slots * workload.lora_parameters * BF16
         return [
             Item("weights", shape.weight_bytes / self.tensor / GIB, f"{_b(shape.parameters)} × 2 B / {self.tensor}"),
-            Item("adapter slots", lora / GIB, f"{workload.slots} × {_b(shape.lora_parameters(workload.rank))} × 2 B"),
+            Item("adapter slots", lora / GIB, f"{workload.slots} × {_b(workload.lora_parameters)} × 2 B"),
             Item("CUDA, graphs, a batch", ENGINE_OVERHEAD, "allowance"),
         ]
 
     @property
     def trainer_items(self) -> list[Item]:
         """Memory that the trainer needs on each of its GPUs. Several GPUs divide only the layers' weights (FSDP2)."""
-        shape, rank, parts = self.workload.shape, self.workload.rank, max(self.trainer, 1)
+        shape, workload, parts = self.workload.shape, self.workload, max(self.trainer, 1)
         short = TOKEN_BUDGET if self.whole else min(checkpoint_above(shape.layers, shape.hidden_size), TOKEN_BUDGET)
         row, plain = shape.activation_bytes(TOKEN_BUDGET), short * shape.kept_bytes_per_token
         which = f"{TOKEN_BUDGET:,} tokens, layers twice" if row > plain else f"{short:,} tokens, all kept"
@@ -134,8 +155,8 @@ class Plan:
             Item("weights", weights / GIB, f"{_b(shape.parameters)} × {size}, layers / {parts}"),
             Item(
                 "LoRA, gradients, AdamW",
-                shape.trainer_state_bytes(rank) / GIB,
-                f"{_b(shape.lora_parameters(rank))} × 16 B",
+                shape.trainer_state_bytes(workload.rank, experts=workload.experts) / GIB,
+                f"{_b(workload.lora_parameters)} × 16 B",
             ),
             Item("activations", ALLOCATOR * max(row, plain) / GIB, f"{which} × {ALLOCATOR}"),
             Item("logits", shape.head_bytes / GIB, "4 × 128 × vocabulary × 4 B"),
@@ -236,7 +257,8 @@ class Plan:
         """The shell command that serves this layout."""
         workload = self.workload
         flags = {"--max-model-len": str(workload.context), **self.engine_flags}
-        vllm = shlex.join(word for flag in flags.items() for word in flag)
+        adapted = ["--lora-target-modules", *workload.targets] if workload.experts else []
+        vllm = shlex.join([*(word for flag in flags.items() for word in flag), *adapted])
         line = ["art-langgraph", "serve", "--model", workload.model]
         if self.trainer:
             *engines, trainer = self.spans([str(gpu) for gpu in range(workload.gpus)])

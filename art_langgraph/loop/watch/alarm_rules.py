@@ -9,9 +9,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from art_langgraph.loop.evaluate import Evaluation, SuccessGain
-from art_langgraph.loop.failures import runs_of
+from art_langgraph.loop.failures import TEXT_CALLS, runs_of, text_calls_of
 from art_langgraph.loop.watch.record import Alarm, StepRecord
 from art_langgraph.trajectory import TrajectoryGroup
+from trainer_server.common.text_call import TEXT_CALL_REMEDY
 from trainer_server.wire import ConfigError
 
 log = logging.getLogger("art_langgraph")
@@ -35,6 +36,8 @@ class Signals:
         votes_apart: Mean standard deviation of a judge's votes on one run.
         judge_agreement: Mean over the groups of Spearman's rank correlation between the judge's scores and the rewards
             that the runs had before.
+        answers: How many answers the training runs have.
+        text_calls: How many of them call a tool in their text, which the parser did not take.
         evaluation: The held-out evaluation of `version`.
     """
 
@@ -50,6 +53,8 @@ class Signals:
     gap: float | None = None
     votes_apart: float | None = None
     judge_agreement: float | None = None
+    answers: int = 0
+    text_calls: int = 0
     evaluation: Evaluation | None = None
 
     @classmethod
@@ -57,6 +62,7 @@ class Signals:
         """The figures of a step that has its runs."""
         metrics = record.result.metrics
         skip_counts = metrics.get("groups_skipped_by") or {}
+        text_calls, answers = text_calls_of(runs_of(record.groups))
         return cls(
             step=record.step,
             version=record.result.version,
@@ -74,6 +80,8 @@ class Signals:
                 if "ruler_disagreement" in run.metrics
             ),
             judge_agreement=_mean(map(_agreement, record.groups)),
+            answers=answers,
+            text_calls=text_calls,
             evaluation=record.evaluation,
         )
 
@@ -142,6 +150,8 @@ class AlarmRules:
             the runs had before is below this.
         gap: `sampler_gap`: trainer and sampler differ by more than this, in nats per token. 0.02 is usual in bf16
             (docs/training/exactness.md).
+        text_calls: `text_calls`: more than this share of the answers of a step call a tool in their text, where the
+            engine's parser does not take it. A run ends with such an answer, without an error.
     """
 
     window: int = 3
@@ -154,6 +164,7 @@ class AlarmRules:
     votes_apart: float = 0.2
     judge_agreement: float = 0.2
     gap: float = 0.1
+    text_calls: float = 0.1
 
     def __post_init__(self) -> None:
         if self.window < 1 or self.dead_steps < 1:
@@ -165,7 +176,7 @@ class AlarmRules:
         Args:
             signals: Those of the baseline and of all steps, in their order.
         """
-        checks = (self._held_out, self._entropy, self._length, self._dead, self._judge, self._gap)
+        checks = (self._held_out, self._entropy, self._length, self._dead, self._judge, self._gap, self._text_calls)
         return [finding for check in checks for finding in check(signals)]
 
     def _held_out(self, signals: Sequence[Signals]) -> Iterator[_Finding]:
@@ -277,6 +288,15 @@ class AlarmRules:
                 f"trainer and sampler differ by {last.gap:.3f} nats per token (step {last.step})",
                 "They do not compute the same model: compare dtype, quantization, temperature and chat template of "
                 "engine and trainer (`art-langgraph doctor`)",
+            )
+
+    def _text_calls(self, signals: Sequence[Signals]) -> Iterator[_Finding]:
+        last = signals[-1]
+        if last.text_calls > self.text_calls * last.answers:
+            yield (
+                "text_calls",
+                f"{last.text_calls} of {last.answers} answers {TEXT_CALLS} (step {last.step})",
+                f"{TEXT_CALL_REMEDY}; or a warm start (`art-langgraph sft`) teaches the format of the chat template",
             )
 
     def _ends(self, signals: Sequence[Signals]) -> tuple[Sequence[Signals], Sequence[Signals]] | None:

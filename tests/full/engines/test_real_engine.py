@@ -23,11 +23,14 @@ from langgraph.graph import START, MessagesState, StateGraph
 from safetensors.torch import load_file, save_file
 
 from art_langgraph import ChatART, GRPOConfig, TrainerClient, gather
+from tests.support.engines import calls_in_vllm
 from tests.support.patience import PATIENCE
 from tests.support.servers.real_server import Real, gap
 from trainer_server.engines.package_models import EMBEDDED
+from trainer_server.engines.vllm.install import PLUGINS, engine_python
 from trainer_server.engines.vllm.parser_table import FAMILIES, THOUGHTS
 from trainer_server.engines.vllm.registry import registry
+from trainer_server.process.child import inherited_environment
 from trainer_server.wire import Completion
 
 pytestmark = [pytest.mark.vllm, pytest.mark.short_model, pytest.mark.usefixtures("found_by_clients")]
@@ -182,6 +185,19 @@ def test_the_installed_vllm_has_every_parser_of_the_table(real: Real) -> None:
     reasoning = {name for entry in (*FAMILIES, *THOUGHTS) for name in entry.reasoning or ()}
     assert reasoning <= set(known.reasoning_parsers)
     assert {"glm47"} <= set(known.constraining) < set(known.tool_parsers)
+    assert known.tool_parsers["json_calls"] == ()
+
+
+def test_vllm_takes_calls_that_are_json_in_the_text(real: Real) -> None:
+    call = '{"name": "get_weather", "arguments": {"city": "Oslo"}}'
+    answers = [f"I look.\n```json\n{call}\n```", f"<tool_call>{call}</tool_call>\n{call}", f"{call[:-2]} `", "{"]
+    line = [str(engine_python(real.cache)), calls_in_vllm.__file__, *answers]
+    environment = {**inherited_environment(), "PYTHONPATH": str(PLUGINS), "VLLM_NO_USAGE_STATS": "1"}
+    done = subprocess.run(line, capture_output=True, text=True, timeout=PATIENCE, env=environment)
+    assert done.returncode == 0, done.stderr
+    taken = ["get_weather", '{"city": "Oslo"}']
+    read = [["I look.", [taken]], ["", [taken, taken]], [answers[2], []], ["{", []]]
+    assert [json.loads(one) for one in done.stdout.splitlines()[-4:]] == [[one, one] for one in read]
 
 
 def test_serve_says_at_once_what_is_missing(real: Real, tmp_path: Path) -> None:

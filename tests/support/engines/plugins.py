@@ -10,6 +10,9 @@ from types import ModuleType
 
 from trainer_server.engines.vllm.install import PLUGINS
 
+_CALLED = ("register_lazy_module",)
+"""What plugins call when they start."""
+
 
 def engine_plugin(name: str) -> ModuleType:
     if str(PLUGINS) not in sys.path:
@@ -54,7 +57,8 @@ def _source(owner: str, members: dict[str, str]) -> str:
     lines += [f"        self.{name.removeprefix('self ')} = None" for name in members if name.startswith("self ")]
     for name, arguments in members.items():
         if not name.startswith("self "):
-            first = "cls" if name in ("from_lora_tensors", "from_local_checkpoint") else "self"
+            first = "cls" if name in ("from_lora_tensors", "from_local_checkpoint", *_CALLED) else "self"
             lines += ["    @classmethod"] if first == "cls" else []
-            lines += [f"    def {name}({', '.join(filter(None, [first, arguments]))}): raise NotImplementedError"]
+            body = "pass" if name in _CALLED else "raise NotImplementedError"
+            lines += [f"    def {name}({', '.join(filter(None, [first, arguments]))}): {body}"]
     return "\n".join(lines) + "\n"

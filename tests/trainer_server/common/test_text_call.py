@@ -50,6 +50,11 @@ def test_other_answers_are_none(text: str) -> None:
     assert text_call({"content": text}, {"tools": TOOLS}) is None
 
 
+def test_the_tools_of_other_apis_have_their_names_outside() -> None:
+    for tool in ({"type": "function", "name": "get_weather"}, {"name": "get_weather", "input_schema": {}}):
+        assert text_call({"content": CALL}, {"tools": [tool]}) == "get_weather"
+
+
 @pytest.mark.parametrize(
     ("message", "request_"),
     [

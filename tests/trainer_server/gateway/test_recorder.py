@@ -67,6 +67,6 @@ async def test_the_first_answer_of_a_policy_that_is_a_tool_call_in_text_is_logge
             await recorder.add([answer(f"```json\n{call}\n```", policy)])
     assert caplog.messages == [
         f"an answer of {policy}: this looks like a call of get_weather that the parser did not take. "
-        "See docs/models/parsers.md"
+        "`serve --tool-call-parser json_calls` takes such calls: see docs/models/parsers.md"
         for policy in ("agent", "other")
     ]

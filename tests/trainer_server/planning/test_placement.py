@@ -155,3 +155,21 @@ def test_a_model_that_cannot_be_calculated_is_served_with_a_warning(
     given = options(replace(base))
     assert place(given, base, gpus(1, 80)) == given
     assert "num_experts=8" in caplog.text
+
+
+def test_adapters_of_experts_leave_less_to_vllm(tmp_path: Path) -> None:
+    config = {
+        "model_type": "qwen3_moe", "num_hidden_layers": 48, "hidden_size": 2048, "num_attention_heads": 32,
+        "num_key_value_heads": 4, "head_dim": 128, "vocab_size": 151936, "num_experts": 128, "num_experts_per_tok": 8,
+        "moe_intermediate_size": 768,
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    mixture = ServedModel("mixture", str(tmp_path))
+
+    def share(*args: str) -> float:
+        placed = place(options(mixture, engine_args=args), mixture, gpus(1, 192))
+        assert not placed.share_gpu
+        return float(argument(placed.engine_args, UTILIZATION) or "nan")
+
+    trainer = 16 * 48 * 128 * 16 * ((2048 + 2 * 768) + (768 + 2048)) / GIB  # of rank 16
+    assert share() - share("--lora-target-modules", "q_proj", "experts") == pytest.approx(trainer / 192, abs=0.01)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from peft import get_peft_model
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 from typer.testing import CliRunner
 
@@ -26,6 +27,7 @@ from trainer_server.planning.plan import (
     remedies,
 )
 from trainer_server.training.examine import examine
+from trainer_server.training.model.lora import lora_config
 from trainer_server.training.model.policy import PolicyModel
 from trainer_server.training.model.tree import pack
 from trainer_server.wire import ConfigError, PolicySpec
@@ -144,6 +146,40 @@ def test_plan_counts_what_the_trainer_adapts(kind: str, tmp_path: Path) -> None:
     assert sum(one.layers for one in shape.adapted_matrices) == adapter["adapted"]
     # Norms of heads, convolutions, biases and the gate of a shared expert are not in the formulas.
     assert shape.parameters == pytest.approx(sum(weight.numel() for weight in model.parameters()), rel=3e-3)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if "num_experts_per_tok" in KINDS[kind]])
+def test_adapters_of_experts_are_counted_as_peft_makes_them(kind: str, tmp_path: Path) -> None:
+    config = AutoConfig.for_model(kind, **SIZES, **KINDS[kind])
+    config.save_pretrained(tmp_path)
+    shape = ModelShape.find(str(tmp_path))
+    with torch.device("meta"):
+        base: Any = AutoModelForCausalLM.from_config(config)
+        spec = PolicySpec(name="p", rank=8, targets=(*shape.targets, "experts"))
+        adapted = get_peft_model(base, lora_config(base, spec))
+    count = sum(weight.numel() for weight in adapted.parameters() if weight.requires_grad)
+    assert shape.lora_parameters(8, experts=True) == count > 4 * shape.lora_parameters(8)
+
+
+def test_adapters_of_experts_have_room_in_each_slot_and_in_the_trainer() -> None:
+    without = Workload("mixture", KNOWN["Qwen3-30B-A3B"], gpus=4, gpu_memory=80, policies=2)
+    plain, plan = make_plan(without), make_plan(replace(without, experts=True))
+    each = 48 * 128 * 16 * ((2048 + 2 * 768) + (768 + 2048))  # parameters
+    for before, items, name, size in (
+        (plain.engine_items, plan.engine_items, "adapter slots", 4 * 2),
+        (plain.trainer_items, plan.trainer_items, "LoRA, gradients, AdamW", 16),
+    ):
+        grown, small = (next(item.gib for item in of if item.name == name) for of in (items, before))
+        assert grown - small == pytest.approx(each * size / GIB)
+    assert "--lora-target-modules" not in plain.command
+    args = shlex.split(shlex.split(plan.command)[-1])
+    assert args[args.index("--lora-target-modules") + 1 :] == ["q_proj", "k_proj", "v_proj", "o_proj", "experts"]
+
+
+def test_a_dense_model_has_no_experts_to_plan_for() -> None:
+    run = CliRunner().invoke(build(), ["plan", "--model", "Qwen/Qwen3-8B", "--experts"])
+    assert isinstance(run.exception, ConfigError)
+    assert "Qwen/Qwen3-8B is no mixture of experts" in str(run.exception)
 
 
 @pytest.mark.parametrize("key", ["kv_lora_rank", "mamba_d_state"])

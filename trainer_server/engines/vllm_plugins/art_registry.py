@@ -111,6 +111,7 @@ def constraining(names: Iterable[str], find: Callable[[str], Any]) -> list[str]:
 
 
 def main() -> None:
+    import art_json_calls
     from art_parts import survey
     from vllm import __version__
     from vllm.model_executor.models.registry import ModelRegistry
@@ -118,6 +119,7 @@ def main() -> None:
     from vllm.reasoning import ReasoningParserManager as Reasoning
     from vllm.tool_parsers import ToolParserManager as Tools
 
+    art_json_calls.register()
     answer = {
         "version": __version__,
         "tool_parsers": parsers(Tools.list_registered(), Tools.get_tool_parser),

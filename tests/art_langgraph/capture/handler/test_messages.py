@@ -10,7 +10,7 @@ import pytest
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage, ToolMessage
 from langgraph.graph import START, MessagesState, StateGraph
 
-from art_langgraph import rollout
+from art_langgraph import Evaluation, rollout
 from art_langgraph.exports.answers import trl_rows
 from art_langgraph.exports.verifiers import verifiers_episodes
 from art_langgraph.judge.transcript import transcripts
@@ -89,6 +89,19 @@ async def test_a_call_that_is_no_object_is_text(make: MakeModel, streams: bool, 
     found = await rollout(asking(make(), streams=streams), said)
     assert [call.message for call in found.completions] == [{"role": "assistant", "content": said}]
     assert found.final_text == said
+
+
+@pytest.mark.parametrize("streams", [False, True])
+async def test_a_call_in_the_text_that_the_parser_did_not_take_is_noted(make: MakeModel, streams: bool) -> None:
+    tools = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}]
+    graph = asking(make().bind(tools=tools), streams=streams)
+    said = ('{"name": "look", "arguments": {}}', '{"name": "jump", "arguments": {}}', 'call look {"text": "x"}')
+    runs = [await rollout(graph, one, lambda _: 0.0) for one in said]
+    assert [[call.text_call for call in run.completions] for run in runs] == [["look"], [None], [None]]
+    note = "; 1 of 3 answers have a call in their text that the parser of tool calls did not take. `serve --tool-call"
+    assert note in str(Evaluation(runs))
+    without = await rollout(asking(make(), streams=streams), said[0])
+    assert [call.text_call for call in without.completions] == [None]
 
 
 @pytest.mark.parametrize("streams", [False, True])

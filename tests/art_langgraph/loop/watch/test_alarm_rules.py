@@ -10,6 +10,7 @@ import pytest
 
 from art_langgraph import AlarmRules, Scenario, StepRecord, StepResult, Trajectory, TrajectoryGroup
 from art_langgraph.loop.watch.alarm_rules import AlarmLog, Signals
+from art_langgraph.trajectory import CompletionCall
 from tests.support.runs.evaluations import evaluation
 from trainer_server.wire import ConfigError
 
@@ -80,6 +81,12 @@ def test_a_trainer_that_is_not_the_sampler() -> None:
     assert names(*series(gap=[0.2, 0.02])) == []
 
 
+def test_answers_with_calls_that_the_parser_did_not_take() -> None:
+    assert names(*series(answers=[8, 8], text_calls=[0, 1])) == ["text_calls"]
+    assert names(*series(answers=[8, 10], text_calls=[8, 1])) == []
+    assert names({}) == []
+
+
 def test_an_alarm_is_logged_when_it_begins_and_holds_until_it_ends(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     seen = AlarmLog(AlarmRules())
@@ -98,7 +105,8 @@ def test_a_threshold_that_means_nothing_is_refused() -> None:
 def test_the_figures_of_a_step_are_read_from_its_metrics_and_runs() -> None:
     def run(score: float, own: float, apart: float) -> Trajectory:
         figures = {"ruler_score": score, "independent_reward": own, "ruler_disagreement": apart}
-        return Trajectory(scenario=Scenario(id="s", input="x"), reward=score, metrics=figures)
+        call = CompletionCall(id="c", message={"content": "x"}, text_call="look" if own == 1.0 else None, started=0.0)
+        return Trajectory(scenario=Scenario(id="s", input="x"), reward=score, metrics=figures, completions=[call])
 
     task = Scenario(id="s", input="x")
     opposed = TrajectoryGroup(scenario=task, trajectories=[run(0.9, 0.0, 0.1), run(0.5, 0.5, 0.2), run(0.1, 1.0, 0.3)])
@@ -115,6 +123,7 @@ def test_the_figures_of_a_step_are_read_from_its_metrics_and_runs() -> None:
     assert (lost.reward, lost.reward_error) == (0.5, pytest.approx(0.1)), "without runs, the step's own metrics count"
     assert (found.entropy, found.length, found.truncated, found.gap) == (0.3, 12.0, 0.25, 0.02)
     assert (found.groups, found.dead) == (2, 1)
+    assert (found.answers, found.text_calls) == (5, 2)
     assert found.votes_apart == pytest.approx(0.2)
     assert found.judge_agreement == pytest.approx(-1.0), "the group of equal scores says nothing"
     nothing = Signals.of(StepRecord(1, StepResult(version=0, metrics={})))

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import Llama4TextConfig, PretrainedConfig
 
 from tests.support.training.models import ARCHITECTURES, tiny_model
 from trainer_server.training.model import attention
-from trainer_server.training.model.architecture import try_attention
+from trainer_server.training.model.architecture import try_attention, unpackable
 from trainer_server.training.model.head import HeadLogprobs
 from trainer_server.training.model.policy import PolicyModel
 from trainer_server.wire import TrainingError
@@ -101,3 +102,43 @@ def test_metrics_say_whether_rows_are_shared_and_why_not(tmp_path: Path) -> None
     assert model.sharing == {"rows_shared": True}
     model.unshared_because = "layers of the kind conv"
     assert model.sharing == {"rows_shared": False, "rows_unshared_because": "layers of the kind conv"}
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        ({}, None),
+        ({"attn_temperature_tuning": True}, "attention whose temperature follows from a token's place in a row"),
+        ({"attn_temperature_tuning": False}, None),
+        ({"layer_types": ["full_attention", "chunked_attention"]}, "layers of the kind chunked_attention"),
+        ({"use_bidirectional_attention": True}, "attention in both directions"),
+        ({"use_bidirectional_attention": "vision"}, None),
+        ({"mamba_d_state": 8}, "recurrent layers (mamba_d_state)"),
+        (
+            {"rope_parameters": {"full_attention": {"rope_type": "dynamic"}}},
+            "rotary embeddings of the kind dynamic, which depend on the length of a row",
+        ),
+    ],
+)
+def test_what_keeps_completions_from_sharing_rows_is_read_from_the_configuration(
+    more: dict[str, Any], reason: str | None
+) -> None:
+    config = PretrainedConfig()
+    for name, value in more.items():
+        setattr(config, name, value)
+    assert unpackable(config) == reason
+
+
+def test_llama_4_shares_no_rows_for_two_reasons() -> None:
+    """Where its layers are not chunked, its temperatures still count places."""
+    assert unpackable(Llama4TextConfig()) == "layers of the kind chunked_attention"
+    plain = Llama4TextConfig(num_hidden_layers=2, layer_types=["full_attention"] * 2)
+    assert "temperature" in (unpackable(plain) or "")
+    assert unpackable(Llama4TextConfig(**{**plain.to_dict(), "attn_temperature_tuning": False})) is None
+
+
+def test_recurrent_layers_that_begin_a_branch_with_a_state_share_rows() -> None:
+    config = PretrainedConfig()
+    config.layer_types = ["linear_attention", "full_attention"]
+    assert unpackable(config) == "layers of the kind linear_attention"
+    assert unpackable(config, by_segments=True) is None

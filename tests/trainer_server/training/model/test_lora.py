@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 
-from trainer_server.training.model.lora import FusedLoRA, _LoRALinear
+from trainer_server.training.model.lora import FusedLoRA, _LoRALinear, model_targets
 
 # What torch itself does in tracing any autograd function.
 pytestmark = pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
@@ -109,3 +110,32 @@ def test_layers_of_a_group_compute_what_peft_computes(bias: bool, same: bool, ta
             torch.testing.assert_close(mine, theirs)
     fused.untie()
     torch.testing.assert_close(results()[0], expected[0])
+
+
+class NineExperts(torch.nn.Module):
+    """Experts, by the name of their class."""
+
+
+class Mixture(torch.nn.Module):
+    """A layer of attention, with experts in a block in place of an MLP, or beside one.
+
+    Args:
+        block: The module that has the experts; empty: the layer itself.
+    """
+
+    def __init__(self, block: str) -> None:
+        super().__init__()
+        layer = torch.nn.ModuleDict({"self_attn": torch.nn.ModuleDict({"q_proj": torch.nn.Linear(4, 4)})})
+        layer["mlp"] = torch.nn.ModuleDict({"out_proj": torch.nn.Linear(4, 4)})
+        (layer[block] if block else layer)["experts"] = NineExperts()
+        self.layers = torch.nn.ModuleList([layer])
+        self.config = SimpleNamespace(model_type="mixture")
+
+    def get_decoder(self) -> torch.nn.Module:
+        return self
+
+
+def test_what_is_beside_experts_in_their_block_gets_no_adapter_and_the_layer_around_them_does() -> None:
+    """A router or a shared expert may have the name of a layer that gets one elsewhere."""
+    assert model_targets(Mixture("mlp")) == ["q_proj"]
+    assert model_targets(Mixture("")) == ["q_proj", "out_proj"]
