@@ -17,7 +17,7 @@ from vllm.entrypoints.generate.base.protocol import (
 from vllm.tool_parsers.abstract_tool_parser import ToolParser
 
 
-class JSONCalls(ToolParser):  # type: ignore[misc]  # vLLM is not in this environment
+class JSONCalls(ToolParser):  # type: ignore[misc]  # vLLM is not in .venv
     """One instance reads one answer where it is streamed, and any number of whole ones."""
 
     engine_based_streaming = True  # vLLM then calls `finish_streaming`, which gives what was held back
