@@ -47,6 +47,7 @@ from benchmarks.steps.cases import CASES, Run, case
 from benchmarks.steps.sides import CONFIG, MAKE, make, randomise
 from trainer_server.common import Home
 from trainer_server.engines.served_model import resolve
+from trainer_server.training.model.speed import flops_per_token
 from trainer_server.training.model.tree import pack
 
 BAR = {"A": 0.75, "B": 0.70, "C": 0.75, "E": 0.75}
@@ -113,12 +114,6 @@ def measure(options: argparse.Namespace, name: str, sides: dict[str, Any], runs:
         "repeats": times, "peak_memory": peak,
         **{f"{side}_ratio": seconds[side] / seconds["packed"] for side in sides if side != "packed"},
     }  # fmt: skip
-
-
-def flops_per_token(base: Any) -> float:
-    """Forward and backward of a token through the frozen matrices: 2 + 2 operations a weight, without head and LoRA."""
-    inner = base.get_decoder()
-    return 4.0 * sum(weight.numel() for name, weight in inner.layers.named_parameters() if "lora_" not in name)
 
 
 def measured_peak(dtype: torch.dtype, clock: Callable[[], float], size: int = 2048, repeats: int = 5) -> float:

@@ -65,7 +65,8 @@ def optimise(
     batch = batch.keeping(*trainable_samples(model, batch, config, with_version, ranks))
     tokens = Tokens.of(batch.samples, batch.version, config.proximal_policy)
     rng = random.Random(int(torch.randint(2**62, ()).item()))
-    parts = _minibatches(model, batch, tokens, config, rng, ranks)
+    budget = ranks.agree(model.row_budget(config.token_budget))
+    parts = _minibatches(model, batch, tokens, config, rng, ranks, budget)
     rows = [row for part in parts for row in part.rows]
     metrics = {**batch.metrics(), **_sizes(parts), **model.sharing, "tokens_trained": int(tokens.trained_F.sum())}
     if not metrics["tokens_trained"]:
@@ -120,16 +121,22 @@ def optimise(
         "updates_total": update,
         "ranks": ranks.count,
         "seconds": phases,
+        **_speed(model, parts, config, phases["forward"] + phases["backward"], ranks, budget),
         "tokens": traces.summary(batch.samples, batch.left_out),
     }
 
 
 def _minibatches(
-    model: PolicyModel, batch: Batch, tokens: Tokens, config: GRPOConfig, rng: random.Random, ranks: Ranks
+    model: PolicyModel,
+    batch: Batch,
+    tokens: Tokens,
+    config: GRPOConfig,
+    rng: random.Random,
+    ranks: Ranks,
+    budget: int,
 ) -> list[Minibatch]:
-    """The minibatches of a batch, packed."""
+    """The minibatches of a batch, packed into rows of at most `budget` tokens."""
     whole = config.loss_aggregation == "trajectory"
-    budget = ranks.agree(model.row_budget(config.token_budget))
     return [
         Minibatch.of(
             batch.samples,
@@ -234,6 +241,28 @@ def _sizes(parts: Sequence[Minibatch]) -> dict[str, int]:
         "tokens_unique": sum(part.packing.unique for part in parts),
         "tokens_repeated": sum(part.packing.repeats for part in parts),
         "rows": sum(len(part.rows) for part in parts),
+    }
+
+
+def _speed(
+    model: PolicyModel, parts: Sequence[Minibatch], config: GRPOConfig, seconds: float, ranks: Ranks, budget: int
+) -> dict[str, float | None]:
+    """How fast all ranks computed the updates, and how full their rows are.
+
+    Args:
+        model: That was trained.
+        parts: The minibatches.
+        config: Of the step.
+        seconds: Of all updates.
+        ranks: The processes that computed it.
+        budget: Tokens of a row at most.
+    """
+    lengths = [len(row.tokens_T) for part in parts for row in part.rows]
+    rate = config.num_iterations * sum(lengths) / seconds
+    return {
+        "row_fill": statistics.fmean(lengths) / budget,
+        "tokens_per_second": rate,
+        "mfu": model.mfu(rate / ranks.count),
     }
 
 

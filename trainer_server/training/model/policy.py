@@ -43,6 +43,7 @@ from trainer_server.training.model.lora import (
 from trainer_server.training.model.memory import HostWeights, LayerMemory, free_memory
 from trainer_server.training.model.precision import Quantization, keep_fp32, quantization_options, with_gradients
 from trainer_server.training.model.recurrent import carry_states, has_known_layers
+from trainer_server.training.model.speed import flops_per_token, product_flops
 from trainer_server.training.model.tree import Ints, Row, pack
 from trainer_server.training.ranks import ALONE, Ranks, shard
 from trainer_server.wire import GRPOConfig, PolicySpec, TrainingError
@@ -113,6 +114,7 @@ class PolicyModel:
         if self.device.type == "cpu":
             keep_fp32(base)
         self._base = base
+        self._flops = flops_per_token(base) if quantization is None else None  # of packed weights nobody knows how many
         self._unadapted = unadapted_layers(base)
         self._layers = Layers(base.get_decoder())
         self._memories: dict[str, LayerMemory] = {}
@@ -167,6 +169,15 @@ class PolicyModel:
             return {}
         because = {} if self.unshared_because is None else {"rows_unshared_because": self.unshared_because}
         return {"rows_shared": self.share, **because, **self.compilation}
+
+    def mfu(self, tokens_per_second: float) -> float | None:
+        """Model FLOPs utilisation: the operations of so many tokens a second, forward and backward, as a share of those
+        of one large product on this device. None: the weights are quantised, so that products are others.
+
+        tokens_per_second: Of this process."""
+        if self._flops is None:
+            return None
+        return self._flops * tokens_per_second / product_flops(self.device, self._base.dtype)
 
     @property
     def detaches(self) -> bool:

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, Qwen3MoeConfig
 
 from tests.support.training.models import ARCHITECTURES, first_layers, tiny_model
 from tests.support.training.worker import COMPLETIONS, completion, groups, make_worker, step
@@ -28,6 +29,7 @@ from trainer_server.training import optimizer as update_check
 from trainer_server.training.grpo.batch import Origin, Sample, gather_batch
 from trainer_server.training.grpo.minibatch import Tokens, minibatches
 from trainer_server.training.model.policy import PolicyModel
+from trainer_server.training.model.speed import flops_per_token
 from trainer_server.training.model.tree import pack
 from trainer_server.training.worker import Worker
 from trainer_server.wire import (
@@ -59,6 +61,29 @@ def test_rewarded_tokens_get_likelier(worker: Worker) -> None:
     before = logps(worker)
     assert after[0] > before[0] + 0.1
     assert after[0] - before[0] > after[2] - before[2]  # c2 shares tokens with c0
+
+
+def test_a_step_tells_how_full_its_rows_are_and_how_fast_it_was(worker: Worker) -> None:
+    result = step(worker, groups(1.0, 0.0, 0.0), num_iterations=2).result
+    assert result is not None
+    metrics = result.metrics
+    tokens = metrics["tokens_unique"] + metrics["tokens_repeated"]
+    assert metrics["row_fill"] == pytest.approx(tokens / metrics["rows"] / GRPOConfig().token_budget)
+    seconds = metrics["seconds"]["forward"] + metrics["seconds"]["backward"]
+    assert metrics["tokens_per_second"] == pytest.approx(2 * tokens / seconds)
+    assert 0 < metrics["mfu"] < 1
+
+
+def test_of_experts_those_count_that_a_token_goes_through() -> None:
+    config = Qwen3MoeConfig(
+        vocab_size=16, hidden_size=8, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1, head_dim=4,
+        num_experts=6, num_experts_per_tok=2, moe_intermediate_size=4, intermediate_size=8,
+    )  # fmt: skip
+    model = AutoModelForCausalLM.from_config(config)
+    sizes = {name: weight.numel() for name, weight in model.model.layers.named_parameters()}
+    experts = sum(size for name, size in sizes.items() if ".experts." in name)
+    assert experts == 2 * 6 * 3 * 8 * 4  # gate, up and down
+    assert flops_per_token(model) == 4 * (sum(sizes.values()) - experts + experts / 3)
 
 
 def logps(worker: Worker) -> list[float]:
