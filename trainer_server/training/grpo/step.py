@@ -187,7 +187,12 @@ def _backward(
     with ranks.computing():
         for row, counts in ranks.shard_rows(minibatch.rows):
             start = time.monotonic()
-            logp_R, entropy_R = model.logprobs(row, tokens.temperature_R(row), entropy_gradient=entropy_gradient)
+            logp_R, entropy_R = model.logprobs(
+                row,
+                tokens.temperature_R(row),
+                entropy_gradient=entropy_gradient,
+                experts_TLK=tokens.experts(row),
+            )
             forward += time.monotonic() - start
             place, readouts = tokens.readouts(row, minibatch.token_weight_S, entropy_scale)
             at = place.to(logp_R.device, non_blocking=True)
