@@ -121,7 +121,23 @@ class Tokens:
         Where completions share a token, those of the first count: an engine that keeps its prefixes computes it once,
         but other versions of the policy, or another engine, may have chosen others.
         """
+        return self._experts(row)[0]
+
+    def replay_metrics(self, rows: Sequence[Row]) -> dict[str, float]:
+        """The metrics of the sampler's experts in some rows; none where no sampler gave any."""
+        found = [self._experts(row) for row in rows]
+        if all(experts_TLK is None for experts_TLK, _ in found):
+            return {}
+        chosen = sum(int((experts_TLK[:, 0, 0] >= 0).sum()) for experts_TLK, _ in found if experts_TLK is not None)
+        return {
+            "experts_replayed": chosen / sum(len(row.tokens_T) for row in rows),
+            "experts_ambiguous": sum(differing for _, differing in found),
+        }
+
+    def _experts(self, row: Row) -> tuple[Experts | None, int]:
+        """See `experts`; and how often a later completion has other experts for a token that it shares."""
         experts_TLK: Experts | None = None
+        differing = 0
         for source in np.unique(row.source_R) if any(each is not None for each in self.experts_S) else ():
             if (own_NLK := self.experts_S[source]) is None:
                 continue
@@ -136,8 +152,10 @@ class Tokens:
                     f"{experts_TLK.shape[1:]} layers and experts a token"
                 )
             free_N = experts_TLK[path_N, 0, 0] < 0
+            earlier, later = np.sort(experts_TLK[path_N[~free_N]]), np.sort(own_NLK[~free_N])
+            differing += int((earlier != later).any(axis=(1, 2)).sum())
             experts_TLK[path_N[free_N]] = own_NLK[free_N]
-        return experts_TLK
+        return experts_TLK, differing
 
     def readouts(self, row: Row, token_weight_S: torch.Tensor, entropy_scale: float) -> tuple[torch.Tensor, Readouts]:
         """Which read-outs of a row are trained (their indices, 0 ≤ · < R), and what the loss needs of them.

@@ -68,6 +68,8 @@ def optimise(
     parts = _minibatches(model, batch, tokens, config, rng, ranks)
     rows = [row for part in parts for row in part.rows]
     metrics = {**batch.metrics(), **_sizes(parts), **model.sharing, "tokens_trained": int(tokens.trained_F.sum())}
+    if model.replays:
+        metrics |= tokens.replay_metrics(rows)
     if not metrics["tokens_trained"]:
         return {**metrics, "skipped": batch.why_nothing(), "tokens": StepTokens(left_out=batch.left_out)}
     packing_end = time.monotonic()
