@@ -1,8 +1,8 @@
 """vLLM's `--enable-return-routed-experts` on CPUs.
 
-Stock vLLM has it in its second model runner, which needs Triton, and refuses the flag on CPUs. There the experts of each
-step are kept by the places of its tokens in the KV cache: a token that the prefix cache gives to a later request has, at
-its place, the experts of the request that computed it. An answer reads them along its blocks.
+Stock vLLM has it in its second model runner, which needs Triton, and refuses the flag on CPUs. There the experts of a
+step are kept by the places of its tokens in the KV cache: a token that the prefix cache gives to a later request has,
+at its place, the experts of the request that computed it. An answer reads them along its blocks.
 """
 
 from __future__ import annotations
