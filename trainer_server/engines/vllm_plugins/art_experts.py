@@ -14,7 +14,7 @@ import numpy as np
 from art_parts import harmless, have
 
 FEATURE = "experts of mixtures in answers on CPUs"
-_RUNNER = "vllm.v1.worker.gpu_model_runner:GPUModelRunner"
+_RUNNER = "vllm.v1.worker.cpu_model_runner:CPUModelRunner"
 PARTS = {
     FEATURE: (
         "vllm.config.vllm:VllmConfig._verify_aux_output_compatibility()",
@@ -25,8 +25,10 @@ PARTS = {
         f"{_RUNNER}.self.execute_model_state",
         f"{_RUNNER}.self.input_batch",
         f"{_RUNNER}.self.requests",
-        "vllm.v1.worker.cpu_model_runner:CPUModelRunner.initialize_kv_cache(kv_cache_config)",
-        "vllm.v1.outputs:ModelRunnerOutput",
+        f"{_RUNNER}.self.kv_cache_config",
+        f"{_RUNNER}.self.max_num_tokens",
+        f"{_RUNNER}.initialize_kv_cache(kv_cache_config)",
+        "vllm.v1.kv_cache_interface:FullAttentionSpec",
     ),
 }
 CPU_ONLY = (FEATURE,)
@@ -111,12 +113,11 @@ def register() -> None:
     @functools.wraps(initialize)
     def initialize_kv_cache(self: Any, kv_cache_config: Any, *args: Any, **kwargs: Any) -> None:
         initialize(self, kv_cache_config, *args, **kwargs)
-        groups = [type(group.kv_cache_spec).__name__ for group in kv_cache_config.kv_cache_groups]
         if self.vllm_config.aux_output_config.enabled:
             specs = [group.kv_cache_spec for group in kv_cache_config.kv_cache_groups]
             whole = [at for at, spec in enumerate(specs) if isinstance(spec, FullAttentionSpec)]
             if not whole:
-                raise ValueError(f"--enable-return-routed-experts needs layers of full attention, and has {groups}")
+                raise ValueError("--enable-return-routed-experts needs layers of full attention: the model has none")
             self.art_experts = Experts(self, whole[0])
 
     @functools.wraps(sample)
