@@ -59,7 +59,8 @@ def _sigmoid(router: Any, logits_TX: torch.Tensor, experts_TK: torch.Tensor) -> 
     weight_TK = logits_TX.sigmoid().gather(1, experts_TK)
     if router.norm_topk_prob:
         weight_TK = weight_TK / (weight_TK.sum(-1, keepdim=True) + 1e-20)
-    return weight_TK * router.routed_scaling_factor
+    scale: float = router.routed_scaling_factor
+    return weight_TK * scale
 
 
 ROUTERS: dict[str, Callable[[Any, torch.Tensor, torch.Tensor], torch.Tensor]] = {
