@@ -54,6 +54,7 @@ class Family:
         thinks: Whether its answers have a reasoning part.
         takes_results: Whether its template takes messages of the role `tool`.
         epochs: Of the warm start. Adapters of attention alone take more.
+        returns_experts: Whether vLLM returns the experts that it chose.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Family:
     thinks: bool = False
     takes_results: bool = True
     epochs: int = 50
+    returns_experts: bool = False
 
 
 CALLS_AS_TEXT: dict[str, Any] = {"tool_parser": "pythonic", "calls_as_text": "[{name}({keywords})]"}
@@ -199,6 +201,7 @@ FAMILIES = {
             },
             thinks=True,
             epochs=150,
+            returns_experts=True,
         ),
         Family(
             "Llama-3.1",
@@ -327,6 +330,7 @@ FAMILIES = {
                 "pad_token_id": 199_999,
             },
             thinks=True,
+            returns_experts=True,
         ),
     )
 }

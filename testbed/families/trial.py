@@ -70,7 +70,8 @@ def family_server(family: Family, home: Path, progress: Callable[[str], None]) -
         FamilyUnavailable: The tokenizer could not be fetched.
     """
     model, started = family_model(family), time.monotonic()
-    options = ["--model", str(model), "--max-rank", str(_RANK), "--kv-cache-gib", "1", "--engine-args", _ENGINE_ARGS]
+    engine_args = _ENGINE_ARGS + " --enable-return-routed-experts" * family.returns_experts
+    options = ["--model", str(model), "--max-rank", str(_RANK), "--kv-cache-gib", "1", "--engine-args", engine_args]
     options += ["--tool-call-parser", family.tool_parser] if family.tool_parser else []
     with trainer_server(home, home / "server.log", progress, *options) as connection:
         headers = {"Authorization": f"Bearer {connection.api_key}"}
@@ -105,6 +106,8 @@ class Trial:
     """… and that it would have computed with a row for each completion."""
     shared: bool
     """Whether completions may share rows in this architecture."""
+    replayed: float = 0.0
+    """Share of the tokens that the step computed with the experts that vLLM chose."""
     moved: float
     """Largest change of a weight by the step."""
     version: int
@@ -219,6 +222,7 @@ async def run_trial(family: Family, server: Connection, home: Path) -> Trial:
         tokens=metrics["tokens_unique"] + metrics["tokens_repeated"],
         tokens_separate=metrics["tokens_total"],
         shared=metrics["rows_shared"],
+        replayed=metrics.get("experts_replayed", 0.0),
         moved=_moved(home / "policies" / _POLICY / "versions", warm.version, step.version),
         version=step.version,
         answered_by=tuple(

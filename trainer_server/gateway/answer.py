@@ -7,14 +7,17 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from trainer_server.common.routed_experts import pack_experts
 from trainer_server.engines.base import EngineClient
 from trainer_server.engines.model_files import ModelFiles
 from trainer_server.gateway.errors import APIError
 from trainer_server.gateway.parser import ChatRequest
 from trainer_server.wire import EngineError
+from trainer_server.wire.json_size import off_loop
 from trainer_server.wire.tool_arguments import arguments_text
 
 
@@ -32,6 +35,10 @@ class Answer:
     """Why the answer ended; None until it has ended."""
     stop_reason: int | str | None = None
     """What ended it, where that is not the model's own end of a turn: a text or a token of the request, for example."""
+    sent_experts: object = None
+    """The experts that a mixture chose for the tokens, as the engine sent them; None: it sent none, as in streams."""
+    routed_experts: str | None = None
+    """The same as the ledger has them."""
     message: dict[str, Any] | None = None
     """The assistant message, the same of a stream and of a whole answer: content, thoughts and tool calls; None until
     the first part of it was received."""
@@ -49,10 +56,21 @@ class Answer:
         self.logprobs += [entry["logprob"] for entry in (choice.get("logprobs") or {}).get("content") or []]
         self.finish_reason = choice.get("finish_reason") or self.finish_reason
         self.stop_reason = choice.get("stop_reason") or self.stop_reason
+        self.sent_experts = choice.pop("routed_experts", None) or self.sent_experts  # large, and no client asks for it
         if (part := choice.get("delta") or choice.get("message")) is not None:
             message = merge_delta(self.message or {"role": "assistant", "content": None}, part)
             message["content"] = message["content"] or (None if message.get("tool_calls") else "")
             self.message = message
+
+    async def pack_experts(self) -> None:
+        """Makes of the experts that the engine sent what the ledger has of them.
+
+        Raises:
+            ValueError: They are not those of the answer's tokens.
+        """
+        if self.sent_experts is not None:
+            tokens, size = len(self.prompt_token_ids) + len(self.token_ids), len(str(self.sent_experts))
+            self.routed_experts = await off_loop(size, partial(pack_experts, self.sent_experts, tokens))
 
 
 def check_exact(answers: Sequence[Answer]) -> None:

@@ -304,6 +304,8 @@ class _Call:
                 untrainable = "its prompt has images or other media, and the trainer computes text alone"
         if untrainable:
             log.warning("%s of %s will not be trained: %s%s", attempt.id, url, untrainable, hint)
+        elif self._source.policy is not None and self._chat.sampling.temperature:  # what may be trained
+            await self._pack_experts(answers, url)
         if attempt.max_tokens is None:
             room = ((attempt.engine and attempt.engine.max_model_len) or 0) - len(prompt_token_ids)
             attempt.max_tokens = room if room > 0 else None
@@ -313,6 +315,13 @@ class _Call:
         await recorder.add(rows)
         for row, answer in zip(rows, answers, strict=True):
             await splicer.remember(attempt.prompt, self._chat, row, answer)
+
+    async def _pack_experts(self, answers: Sequence[Answer], url: str) -> None:
+        for answer in answers:
+            try:
+                await answer.pack_experts()
+            except ValueError as error:
+                log.warning("%s of %s is trained without the sampler's experts: %s", self._attempt.id, url, error)
 
     def _writer(self) -> ChoiceWriter:
         return ChoiceWriter(self._chat, self._attempt.engine, self._gateway.recorder.identity.base.path)

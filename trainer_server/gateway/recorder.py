@@ -115,6 +115,7 @@ class Recorder:
                 prompt_token_ids=answer.prompt_token_ids,
                 token_ids=answer.token_ids,
                 logprobs=answer.logprobs,
+                routed_experts=answer.routed_experts,
                 request=_shorten(request) if status == CompletionStatus.refused else request,
                 message=answer.message,
                 continues=attempt.prompt.continues,

@@ -137,6 +137,10 @@ class Completion(BaseModel):
     logprobs: ListOf[float] = Field(default_factory=list)
     """Log-probability of each sampled token under the processed distribution (temperature applied). Same length as
     token_ids, unless the completion is `untrainable`."""
+    routed_experts: str | None = None
+    """The experts that a mixture chose for each token of the prompt and the answer but the last: tokens × layers ×
+    experts of a token, as an .npy file of uint8 or uint16, compressed (zlib), in base64. None: the engine returns none,
+    as it does in streams."""
     hint: str | None = None
     """The hint that the server put into the prompt, because its rollout was registered with it. `request` and
     `prompt_token_ids` have it too. Such a completion is never trained: without the hint, the policy would not have said

@@ -44,6 +44,7 @@ async def test_a_family_is_served_parsed_captured_and_trained(name: str, tmp_pat
     assert trial.thought is None or trial.thought >= 0.25, trial
     assert trial.logp_gap < GAP[name], trial
     assert MIDDLE[0] < trial.ratio_middle[0] <= trial.ratio_middle[1] < MIDDLE[1], trial
+    assert trial.replayed == float(family.returns_experts), trial
     assert trial.shared
     assert trial.rows < trial.completions
     assert trial.tokens < trial.tokens_separate

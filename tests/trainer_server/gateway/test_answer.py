@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
+from tests.support.engines.experts import as_vllm_sends
+from trainer_server.common.routed_experts import unpack_experts
 from trainer_server.gateway.answer import Answer, as_text, unusable_calls, why_incomplete
 
 
@@ -61,3 +64,20 @@ def test_usable_calls_stay_beside_those_that_become_text() -> None:
     assert [call["function"]["arguments"] for call in one["message"]["tool_calls"]] == ['{"a": 1}']
     assert one["finish_reason"] == "tool_calls"
     assert unusable_calls(choice("no JSON")) == [], "clients handle it"
+
+
+async def test_the_engines_experts_are_kept_for_the_ledger_and_not_for_the_client() -> None:
+    sent = as_vllm_sends(np.arange(12, dtype=np.uint8).reshape(3, 2, 2))
+    one = {"index": 0, "message": {"content": "a"}, "token_ids": [8, 9], "routed_experts": sent}
+    answer = Answer()
+    answer.take(one, [6, 7])
+    assert "routed_experts" not in one
+    await answer.pack_experts()
+    assert answer.routed_experts is not None
+    assert unpack_experts(answer.routed_experts).values == bytes(range(12))
+    wrong = Answer([6], [8, 9], sent_experts=sent)
+    with pytest.raises(ValueError, match="3 rows for 3 tokens"):
+        await wrong.pack_experts()
+    none = Answer([6], [8])
+    await none.pack_experts()
+    assert none.routed_experts is None

@@ -457,6 +457,7 @@ def _as_chat(choice: Mapping[str, Any], key: str) -> dict[str, Any]:
         "stop_reason": choice.get("stop_reason"),
         "token_ids": choice.get("token_ids"),
         "logprobs": {"content": content},
+        "routed_experts": choice.get("routed_experts"),
     }
 
 

@@ -102,7 +102,7 @@ def reference_logprobs(
             raise TrainingError(
                 f"reference_version={config.reference_version}: the policy has no such version any more"
             )
-        reference_logp_F, _ = old_logprobs(model, rows, tokens, ranks)
+        reference_logp_F, _ = old_logprobs(model, rows, tokens.without_experts(), ranks)
         return reference_logp_F
 
 
@@ -117,7 +117,7 @@ def old_logprobs(
     logp_F, entropy_F = (torch.zeros(len(tokens.trained_F), device=model.device) for _ in range(2))
     with ranks.computing():
         for row, counts in ranks.shard_rows(rows):
-            logp_R, entropy_R = model.logprobs(row, tokens.temperature_R(row))
+            logp_R, entropy_R = model.logprobs(row, tokens.temperature_R(row), experts_TLK=tokens.experts(row))
             if counts:
                 index_R = tokens.index_R(row).to(model.device)
                 logp_F[index_R], entropy_F[index_R] = logp_R, entropy_R
@@ -169,7 +169,7 @@ def teacher_logprobs(
     if config.distill is not None and config.distill.teacher is not None:
         if (name := config.distill.url) is None:
             with with_teacher() as name:
-                teacher_logp_F, _ = old_logprobs(model, rows, tokens, ranks)
+                teacher_logp_F, _ = old_logprobs(model, rows, tokens.without_experts(), ranks)
         for span, sample in zip(spans, samples, strict=True):
             if sample.teacher_logprobs is not None:
                 teacher_logp_F[span] = torch.tensor(sample.teacher_logprobs)
@@ -192,5 +192,6 @@ def teacher_logprobs(
 
 def _with_hinted_prompt(sample: Sample) -> Sample:
     """The sample with its hinted prompt: the same tokens were sampled after it."""
-    completion = sample.completion.model_copy(update={"prompt_token_ids": list(sample.hinted_prompt or ())})
+    update = {"prompt_token_ids": list(sample.hinted_prompt or ()), "routed_experts": None}
+    completion = sample.completion.model_copy(update=update)
     return dataclasses.replace(sample, completion=completion)

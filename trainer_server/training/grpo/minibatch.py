@@ -18,8 +18,9 @@ import torch
 from trainer_server.training.grpo.batch import Sample
 from trainer_server.training.grpo.loss import by_trajectory, loss_named
 from trainer_server.training.grpo.objective import Readouts
+from trainer_server.training.model.routing import Experts, sampled_experts
 from trainer_server.training.model.tree import Packing, Row, pack_for
-from trainer_server.wire import GRPOConfig
+from trainer_server.wire import GRPOConfig, TrainingError
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,7 @@ class Tokens:
     active_F: 1, or 0 for tokens whose policy gradient is left out (`top_entropy_quantile`).
     reference_logp_F: under the reference version; with a KL penalty only.
     teacher_logp_F: under the teacher, NaN where a token has none; with a teacher only.
+    experts_S: that the sampler chose for the tokens of prompt and answer but the last; None: it gave none.
     """
 
     start_S: torch.Tensor
@@ -50,6 +52,7 @@ class Tokens:
     active_F: torch.Tensor
     reference_logp_F: torch.Tensor | None = None
     teacher_logp_F: torch.Tensor | None = None
+    experts_S: tuple[Experts | None, ...] = ()
 
     @classmethod
     def of(
@@ -92,6 +95,7 @@ class Tokens:
             sampled_logp_F=sampled_logp_F,
             expected_logp_F=sampled_logp_F.masked_fill(~(current_F & trained_F), torch.nan),
             active_F=torch.ones(len(trained_F)),
+            experts_S=tuple(sampled_experts(sample.completion) for sample in samples),
         )
 
     def index_R(self, row: Row) -> torch.Tensor:
@@ -106,6 +110,52 @@ class Tokens:
     def temperature_R(self, row: Row) -> torch.Tensor:
         """The sampler's temperature at each read-out of a row."""
         return self.temperature_S[torch.from_numpy(row.source_R)]
+
+    def without_experts(self) -> Tokens:
+        """The same tokens for another model than the one that sampled them: its routers choose."""
+        return dataclasses.replace(self, experts_S=())
+
+    def experts(self, row: Row) -> Experts | None:
+        """The experts of each token of a row, as its samplers chose them; None: no sampler gave any.
+
+        Where completions share a token, those of the first count: an engine that keeps its prefixes computes it once,
+        but other versions of the policy, or another engine, may have chosen others.
+        """
+        return self._experts(row)[0]
+
+    def replay_metrics(self, rows: Sequence[Row]) -> dict[str, float]:
+        """The metrics of the sampler's experts in some rows; none where no sampler gave any."""
+        found = [self._experts(row) for row in rows]
+        if all(experts_TLK is None for experts_TLK, _ in found):
+            return {}
+        chosen = sum(int((experts_TLK[:, 0, 0] >= 0).sum()) for experts_TLK, _ in found if experts_TLK is not None)
+        return {
+            "experts_replayed": chosen / sum(len(row.tokens_T) for row in rows),
+            "experts_ambiguous": sum(differing for _, differing in found),
+        }
+
+    def _experts(self, row: Row) -> tuple[Experts | None, int]:
+        """See `experts`; and how often a later completion has other experts for a token that it shares."""
+        experts_TLK: Experts | None = None
+        differing = 0
+        for source in np.unique(row.source_R) if any(each is not None for each in self.experts_S) else ():
+            if (own_NLK := self.experts_S[source]) is None:
+                continue
+            last = row.place_R[row.source_R == source].max()
+            (run,) = (run for run in row.runs if run.start <= last < run.stop)
+            path_N = run.path_L[: row.depth_T[last] + 1]
+            if experts_TLK is None:
+                experts_TLK = np.full((len(row.tokens_T), *own_NLK.shape[1:]), -1, dtype=np.int64)
+            if own_NLK.shape[1:] != experts_TLK.shape[1:]:
+                raise TrainingError(
+                    f"completions of one row have experts of different models: {own_NLK.shape[1:]} and "
+                    f"{experts_TLK.shape[1:]} layers and experts a token"
+                )
+            free_N = experts_TLK[path_N, 0, 0] < 0
+            earlier, later = np.sort(experts_TLK[path_N[~free_N]]), np.sort(own_NLK[~free_N])
+            differing += int((earlier != later).any(axis=(1, 2)).sum())
+            experts_TLK[path_N[free_N]] = own_NLK[free_N]
+        return experts_TLK, differing
 
     def readouts(self, row: Row, token_weight_S: torch.Tensor, entropy_scale: float) -> tuple[torch.Tensor, Readouts]:
         """Which read-outs of a row are trained (their indices, 0 ≤ · < R), and what the loss needs of them.

@@ -69,6 +69,8 @@ def optimise(
     parts = _minibatches(model, batch, tokens, config, rng, ranks, budget)
     rows = [row for part in parts for row in part.rows]
     metrics = {**batch.metrics(), **_sizes(parts), **model.sharing, "tokens_trained": int(tokens.trained_F.sum())}
+    if model.replays:
+        metrics |= tokens.replay_metrics(rows)
     if not metrics["tokens_trained"]:
         return {**metrics, "skipped": batch.why_nothing(), "tokens": StepTokens(left_out=batch.left_out)}
     packing_end = time.monotonic()
@@ -194,7 +196,12 @@ def _backward(
     with ranks.computing():
         for row, counts in ranks.shard_rows(minibatch.rows):
             start = time.monotonic()
-            logp_R, entropy_R = model.logprobs(row, tokens.temperature_R(row), entropy_gradient=entropy_gradient)
+            logp_R, entropy_R = model.logprobs(
+                row,
+                tokens.temperature_R(row),
+                entropy_gradient=entropy_gradient,
+                experts_TLK=tokens.experts(row),
+            )
             forward += time.monotonic() - start
             place, readouts = tokens.readouts(row, minibatch.token_weight_S, entropy_scale)
             at = place.to(logp_R.device, non_blocking=True)

@@ -44,6 +44,7 @@ from trainer_server.training.model.memory import HostWeights, LayerMemory, free_
 from trainer_server.training.model.precision import Quantization, keep_fp32, quantization_options, with_gradients
 from trainer_server.training.model.recurrent import carry_states, has_known_layers
 from trainer_server.training.model.speed import flops_per_token, product_flops
+from trainer_server.training.model.routing import Experts
 from trainer_server.training.model.tree import Ints, Row, pack
 from trainer_server.training.ranks import ALONE, Ranks, shard
 from trainer_server.wire import GRPOConfig, PolicySpec, TrainingError
@@ -398,8 +399,19 @@ class PolicyModel:
         hidden_1TE: torch.Tensor = outputs.last_hidden_state
         return hidden_1TE
 
+    @property
+    def replays(self) -> bool:
+        """Whether the model is a mixture whose experts can be chosen for it."""
+        return self._layers.routers.mixtures > 0
+
     def logprobs(
-        self, row: Row, temperature_R: torch.Tensor, *, entropy_gradient: bool = False, detached: bool = False
+        self,
+        row: Row,
+        temperature_R: torch.Tensor,
+        *,
+        entropy_gradient: bool = False,
+        detached: bool = False,
+        experts_TLK: Experts | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Log-probability of every read-out's target, and the entropy there, both fp32 (R,), in nats.
 
@@ -411,16 +423,22 @@ class PolicyModel:
             temperature_R: The sampler's, by read-out.
             entropy_gradient: Whether the entropy has a gradient; otherwise it is detached.
             detached: Whether no gradient goes through the keys and values of the row's trunk, see `detaches`.
+            experts_TLK: Those of each token of the row, where the model `replays`; None: its routers choose.
+
+        Raises:
+            TrainingError: The row cannot be shared, or the experts are those of another model.
         """
         self._prepare_layers()
         self._layers.twice = self._layers_twice(len(row.tokens_T))
+        experts_TLK = experts_TLK if self.replays else None
         place_R, target_R = (torch.from_numpy(index_R).to(self.device) for index_R in (row.place_R, row.target_R))
         temperature_R = temperature_R.float().to(self.device)
         if self.unshared_because is not None:
             if len(row.runs) > 1:
                 raise TrainingError(f"this model cannot share a row between completions: {self.unshared_because}")
             tokens_1T = torch.from_numpy(row.tokens_T).to(self.device)[None]
-            logits_RV = self._base(input_ids=tokens_1T, use_cache=False, logits_to_keep=place_R).logits[0]
+            with self._layers.replay(experts_TLK, 0, self.device):
+                logits_RV = self._base(input_ids=tokens_1T, use_cache=False, logits_to_keep=place_R).logits[0]
             logp_RV = (logits_RV.float() / temperature_R[:, None]).log_softmax(1)
             entropy_R = -(logp_RV.exp() * logp_RV).sum(1)
             logp_R = logp_RV.gather(1, target_R[:, None])[:, 0]
@@ -429,7 +447,9 @@ class PolicyModel:
         layout = (
             attention.Layout.of(row, self.device, self.trunk(row, trunk)) if trunk else self._layout(row, self.device)
         )
-        hidden_1TE = self._hidden_states(row, layout, slice(trunk, None))
+        experts_TLK = None if experts_TLK is None else experts_TLK[trunk:]
+        with self._layers.replay(experts_TLK, layout.padding, self.device):
+            hidden_1TE = self._hidden_states(row, layout, slice(trunk, None))
         return self._read_out(hidden_1TE, place_R - trunk, target_R, temperature_R, entropy_gradient)
 
     def _read_out(
