@@ -43,8 +43,8 @@ from trainer_server.training.model.lora import (
 from trainer_server.training.model.memory import HostWeights, LayerMemory, free_memory
 from trainer_server.training.model.precision import Quantization, keep_fp32, quantization_options, with_gradients
 from trainer_server.training.model.recurrent import carry_states, has_known_layers
-from trainer_server.training.model.speed import flops_per_token, product_flops
 from trainer_server.training.model.routing import Experts
+from trainer_server.training.model.speed import flops_per_token, product_flops
 from trainer_server.training.model.tree import Ints, Row, pack
 from trainer_server.training.ranks import ALONE, Ranks, shard
 from trainer_server.wire import GRPOConfig, PolicySpec, TrainingError
