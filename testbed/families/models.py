@@ -167,24 +167,6 @@ FAMILIES = {
             thinks=True,
         ),
         Family(
-            "Nemotron-H",  # without experts, with the tokenizer and template of Qwen3
-            "tokenizer-qwen3",
-            "nemotron_h",
-            {
-                "vocab_size": 151_936,
-                "layers_block_type": ["linear_attention", "mlp", "full_attention", "mlp"],
-                "head_dim": 32,
-                "mamba_num_heads": 4,
-                "mamba_head_dim": 64,
-                "n_groups": 1,
-                "ssm_state_size": 32,
-                "bos_token_id": None,
-                "eos_token_id": 151_645,
-                "pad_token_id": 151_643,
-            },
-            thinks=True,
-        ),
-        Family(
             "GLM-4",  # with the tokenizer and template of Qwen3
             "tokenizer-qwen3",
             "glm4",
