@@ -36,6 +36,7 @@ from rich.table import Table
 from testbed.families.layers import Moves, measure_moves, step_error
 from testbed.families.models import FAMILIES, Family, FamilyUnavailable, family_model
 from testbed.families.trial import FamilyServer, Trial, family_server, run_trial
+from trainer_server.engines.model_files import ModelFiles
 from trainer_server.wire import ARTError
 
 
@@ -43,13 +44,14 @@ def measure(family: Family, scratch: Path) -> dict[str, Any]:
     """The figures of a family, or `not_here`: why there are none."""
     home = scratch / family.name
     try:
+        model = family_model(family)
         with family_server(family, home, lambda line: print(f"{family.name}: {line}", file=sys.stderr)) as server:
             trial = asyncio.run(run_trial(family, server.connection, home))
-        moves = measure_moves(family_model(family), home / "adapters")
-        exact = step_error(family_model(family), home / "adapters" / "all")
+        moves = measure_moves(model, home / "adapters", family.dtype)
+        exact = step_error(model, home / "adapters" / "all")
     except (ARTError, FamilyUnavailable, RuntimeError) as error:
         return {"family": family.name, "not_here": f"{error}{_cause(home / 'logs' / 'engine.log')}"}
-    return row(family.name, server, trial, moves, exact)
+    return {"class": ModelFiles(model).architectures[0]} | row(family.name, server, trial, moves, exact)
 
 
 def row(family: str, server: FamilyServer, trial: Trial, moves: Mapping[str, Moves], exact: float) -> dict[str, Any]:
@@ -71,6 +73,7 @@ def row(family: str, server: FamilyServer, trial: Trial, moves: Mapping[str, Mov
         "reasoning_parser": server.reasoning_parser,
         "targets": targets,
         "applied": [target for target in targets if moves[target].applies],
+        "errors": {target: moved.error for target, moved in moves.items()},
         "gap": trial.logp_gap,
         "exact": exact,
         "shared": 1 - trial.tokens / trial.tokens_separate if trial.shared else 0.0,

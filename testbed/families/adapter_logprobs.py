@@ -19,7 +19,6 @@ def main(job: dict[str, Any]) -> None:
     engine = LLM(
         model=job["model"],
         skip_tokenizer_init=True,
-        dtype="bfloat16",
         max_model_len=256,
         enable_lora=True,
         max_loras=2,

@@ -57,8 +57,14 @@ class Moves:
         return self.error < _ERROR
 
 
-def measure_moves(model: Path, where: Path) -> dict[str, Moves]:
-    """By target: the moves by an adapter that has this target alone; by `all`: by one that has all of them."""
+def measure_moves(model: Path, where: Path, dtype: str = "bfloat16") -> dict[str, Moves]:
+    """By target: the moves by an adapter that has this target alone; by `all`: by one that has all of them.
+
+    Args:
+        model: The model's directory.
+        where: The adapters are written there.
+        dtype: In which vLLM computes. The trainer computes in fp32.
+    """
     policy = PolicyModel(str(model), dtype=torch.float32, device="cpu")
     tokens = torch.randint(3, 256, (_TOKENS,), generator=torch.Generator().manual_seed(0)).numpy()
     (row,) = pack([tokens[:1]], [tokens[1:]], budget=_TOKENS).rows
@@ -94,7 +100,7 @@ def measure_moves(model: Path, where: Path) -> dict[str, Moves]:
         "targets": list(files.linear_layers),
         "adapters": {name: str(where / name) for name in trainer},
         "tokens": np.asarray(tokens).tolist(),
-        "options": {"language_model_only": True} if files.reads_videos else {},
+        "options": {"dtype": dtype, **({"language_model_only": True} if files.reads_videos else {})},
     }
     engine = _engine_logprobs(job)
     base_T = torch.tensor(engine["base"])

