@@ -116,7 +116,7 @@ def check_keywords(keywords: Mapping[str, Any], options: type) -> None:
     """Raises TypeError for keywords that are none of the fields of a TypedDict: type checkers refuse them too."""
     fields = options.__annotations__
     for name in keywords.keys() - fields.keys():
-        raise TypeError(f"unexpected keyword argument {name!r}{nearest(name, [*fields, *_WAITS])}")
+        raise TypeError(f"unexpected keyword argument {name!r}{nearest(name, {*fields, *_WAITS} - {name})}")
 
 
 def divide(

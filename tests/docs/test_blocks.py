@@ -43,6 +43,8 @@ NEEDED = {
     "smolagents": 1, "agno": 1, "google-adk": 1,
     # tests/art_mcp/test_verifiers.py runs them.
     "verifiers": 4,
+    # tests/docs/test_bfcl.py runs them.
+    "bfcl-eval": 2,
     # tests/art_langgraph/judge/test_evaluators.py runs it.
     "openevals": 1,
 }  # fmt: skip

@@ -11,6 +11,8 @@ import pytest
 
 from art_langgraph import compare_versions, evaluate, gather, rollout, train
 from art_langgraph.cli.train import LoopFlags
+from art_langgraph.client.demonstrations import check_keywords
+from art_langgraph.client.jobs import StepOptions
 from art_langgraph.loop.options import LoopOptions
 from art_langgraph.loop.train import TrainOptions
 from tests.support.option_tables import PAGES, TABLE, renew
@@ -93,3 +95,10 @@ def test_a_misspelt_or_missing_keyword_is_refused_before_anything_runs(
 ) -> None:
     with pytest.raises(TypeError, match=message):
         train(lambda _: None, ["a"], **keywords)  # type: ignore[arg-type, call-arg]
+
+
+def test_a_keyword_of_another_call_is_refused_without_itself_as_the_remedy() -> None:
+    with pytest.raises(TypeError, match=r"unexpected keyword argument 'progress'$"):
+        check_keywords({"progress": False}, StepOptions)
+    with pytest.raises(TypeError, match=r"'progres': did you mean progress=…\?"):
+        check_keywords({"progres": False}, StepOptions)
