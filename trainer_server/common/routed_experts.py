@@ -39,32 +39,32 @@ class ExpertsFile:
         return cls(dtype, (tokens, layers, experts), values)
 
 
-def pack_experts(sent: object, tokens: int) -> str:
+def pack_experts(field: object, tokens: int) -> str:
     """What the ledger keeps of `routed_experts` in a choice of vLLM's.
 
     Args:
-        sent: The value of the field.
+        field: Its value.
         tokens: How many tokens prompt and answer have together.
 
     Raises:
         ValueError: It is no array of the experts of these tokens, or too large.
     """
-    if not isinstance(sent, str) or len(sent) > MOST_BYTES * 4 // 3:
+    if not isinstance(field, str) or len(field) > MOST_BYTES * 4 // 3:
         raise ValueError(f"it is no text of an .npy file of at most {MOST_BYTES} bytes")
-    file = b64decode(sent, validate=True)
+    file = b64decode(field, validate=True)
     rows = ExpertsFile.parse(file).shape[0]
     if rows != tokens - 1:
         raise ValueError(f"it has {rows} rows for {tokens} tokens, of which the last has none")
     return b64encode(zlib.compress(file, 1)).decode()
 
 
-def unpack_experts(packed: str) -> ExpertsFile:
+def unpack_experts(text: str) -> ExpertsFile:
     """The experts in a row of the ledger.
 
     Raises:
         ValueError: It has something else there.
     """
     try:
-        return ExpertsFile.parse(zlib.decompressobj().decompress(b64decode(packed, validate=True), MOST_BYTES))
+        return ExpertsFile.parse(zlib.decompressobj().decompress(b64decode(text, validate=True), MOST_BYTES))
     except zlib.error as error:
         raise ValueError(f"it cannot be decompressed: {error}") from None

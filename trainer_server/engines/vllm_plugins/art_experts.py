@@ -58,22 +58,22 @@ class Experts:
         self._next: dict[str, int] = {}
         """By request: the first token whose experts were not sent yet."""
 
-    def output(self, runner: Any, scheduled: Any) -> dict[str, Any]:
+    def output(self, runner: Any, schedule: Any) -> dict[str, Any]:
         """By request: the experts that vLLM's scheduler waits for. Called after the forward pass of a step.
 
         Args:
             runner: vLLM's, with the step's batch.
-            scheduled: Its SchedulerOutput.
+            schedule: Its SchedulerOutput.
         """
         from vllm.distributed.aux_output_connector.connector import AuxRequestOutput
 
         table, batch = runner.input_batch.block_table[self._group], runner.input_batch
-        count = scheduled.total_num_scheduled_tokens
+        count = schedule.total_num_scheduled_tokens
         self._rows[table.slot_mapping.gpu[:count].numpy()] = self._capturer.snapshot_routing_data(count).numpy()
-        for request in scheduled.finished_req_ids:
+        for request in schedule.finished_req_ids:
             self._next.pop(request, None)
         outputs = {}
-        for request, tokens in scheduled.num_scheduled_tokens.items():
+        for request, tokens in schedule.num_scheduled_tokens.items():
             index = batch.req_id_to_index[request]
             end = int(batch.num_computed_tokens_cpu[index]) + tokens
             if end < runner.requests[request].num_tokens:  # a part of the prompt: nothing is sampled

@@ -132,9 +132,9 @@ def choose(layer: torch.nn.Module, experts_TK: torch.Tensor | None) -> Iterator[
             router.replayed_TK = None
 
 
-def _forward(router: Any, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _forward(router: Any, hidden_TE: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     kind: Any = type(router)
-    logits_TX, weight_TK, own_TK = kind.forward(router, hidden)
+    logits_TX, weight_TK, own_TK = kind.forward(router, hidden_TE)
     if router.replayed_TK is None:
         return logits_TX, weight_TK, own_TK
     experts_TK = torch.where(router.replayed_TK < 0, own_TK, router.replayed_TK)

@@ -21,7 +21,8 @@ def flops_per_token(base: Any) -> float:
     count = getattr(text, "num_local_experts", None) or getattr(text, "num_experts", None) or 1
     active = (getattr(text, "num_experts_per_tok", None) or 1) / count
     weights = [(name, p.numel()) for name, p in base.get_decoder().layers.named_parameters() if "lora_" not in name]
-    return 4.0 * sum(size * (active if ".experts." in name else 1) for name, size in weights)
+    count_of_token: float = sum(size * (active if ".experts." in name else 1) for name, size in weights)
+    return 4.0 * count_of_token
 
 
 @cache
@@ -35,4 +36,4 @@ def product_flops(device: torch.device, dtype: torch.dtype) -> float:
         start = time.perf_counter()
         float((a @ b)[0, 0])  # waits for the device
         seconds.append(time.perf_counter() - start)
-    return 2.0 * size**3 / min(seconds[1:])
+    return 2.0 * float(size) ** 3 / min(seconds[1:])
