@@ -13,6 +13,8 @@ from dataclasses import dataclass
 
 MOST_BYTES = 32 << 20
 """Of a file: 100,000 tokens of a model of 36 layers with 8 experts a token. Larger ones are not kept."""
+MOST_TEXT = MOST_BYTES * 4 // 3
+"""Of the same in base64."""
 _HEADER = re.compile(
     rb"\x93NUMPY\x01\x00..\{'descr': '[|<](u[12])', 'fortran_order': False, "
     rb"'shape': \((\d{1,9}), (\d{1,9}), (\d{1,9})\), \} *\n",
@@ -49,7 +51,7 @@ def pack_experts(field: object, tokens: int) -> str:
     Raises:
         ValueError: It is no array of the experts of these tokens, or too large.
     """
-    if not isinstance(field, str) or len(field) > MOST_BYTES * 4 // 3:
+    if not isinstance(field, str) or len(field) > MOST_TEXT:
         raise ValueError(f"it is no text of an .npy file of at most {MOST_BYTES} bytes")
     file = b64decode(field, validate=True)
     rows = ExpertsFile.parse(file).shape[0]

@@ -13,6 +13,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from trainer_server.common.routed_experts import MOST_TEXT
 from trainer_server.engines.adapter_files import is_copy
 from trainer_server.engines.base import AdapterLost, AdapterRefused, EngineLost, MalformedAnswer, RequestRefused
 from trainer_server.engines.connection import (
@@ -457,7 +458,8 @@ def _most_bytes(request: Mapping[str, Any]) -> int:
     if "prompt_logprobs" in request:
         tokens += len(request["prompt"])
     alternatives = int(request.get("top_logprobs") or request.get("logprobs") or 0)  # text completions: `logprobs`
-    return min(MOST_BYTES + tokens * _TOKEN_BYTES * (1 + alternatives), _MOST_ANSWER)
+    experts = 0 if request.get("stream") else int(request.get("n", 1)) * MOST_TEXT  # vLLM streams none
+    return min(MOST_BYTES + experts + tokens * _TOKEN_BYTES * (1 + alternatives), _MOST_ANSWER)
 
 
 async def _read(answer: Answer, form: type[BaseModel]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import orjson
 import pytest
 from pydantic import ValidationError
@@ -22,6 +23,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from testbed.engine_app import make_app
+from tests.support.engines.experts import as_vllm_sends
 from tests.support.patience import PATIENCE
 from tests.support.servers.serving import serving
 from trainer_server.common.jsonl import explain
@@ -451,6 +453,17 @@ async def test_the_limit_of_an_answer_grows_with_what_was_asked_for(tokens: int,
         asked = question("say hi", max_tokens=tokens, n=1, logprobs=True, top_logprobs=top)
         async with client.chat(asked) as reply:
             assert len((await reply.whole())["choices"][0]["token_ids"]) == tokens
+
+
+async def test_the_experts_of_a_long_conversation_fit_into_a_whole_answer() -> None:
+    experts = as_vllm_sends(np.zeros((40_000, 48, 8), np.uint8))  # 20 MiB of text
+    choice = {"index": 0, "message": {"role": "assistant", "content": "a"}, "token_ids": [1], "routed_experts": experts}
+    body = json.dumps({"choices": [{**choice, "finish_reason": "stop"}]}).encode()
+    async with (
+        sending(b"HTTP/1.1 200 OK", body) as (client, _),
+        client.chat(question("say hi", max_tokens=5, n=1)) as reply,
+    ):
+        assert (await reply.whole())["choices"][0]["routed_experts"] == experts
 
 
 def _token_chunk() -> dict[str, Any]:
