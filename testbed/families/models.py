@@ -344,8 +344,7 @@ FAMILIES = {
             returns_experts=True,
         ),
         Family("SmolLM2-135M", weights="embedded", **_REAL),
-        # In the format of its template it makes no call after this warm start (loss 0.49).
-        Family("Qwen2.5-0.5B", weights="testbed:qwen2.5-0.5b", takes_results=False, **CALLS_AS_TEXT, **_REAL),
+        Family("Qwen2.5-0.5B", weights="testbed:qwen2.5-0.5b", tool_parser="json_calls", **_REAL),
         Family("Gemma-3-270M", weights="testbed:gemma3-270m", takes_results=False, **CALLS_AS_TEXT, **_REAL),
     )
 }

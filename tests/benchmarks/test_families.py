@@ -17,8 +17,8 @@ from trainer_server.engines.package_models import PACKAGE_MODELS
 
 TRIAL = Trial(
     called_before=None, called=0.5, thought=None, finished=None, sft_loss=(2.0, 0.1), logp_gap=0.01,
-    ratio_middle=(0.9, 1.1), rows=1, completions=8, tokens=200, tokens_separate=800, shared=True, prefix_drift=None,
-    swap=0.1, moved=0.1, version=2, answered_by=(2,), seconds=9.0,
+    ratio_middle=(0.9, 1.1), rows=1, completions=8, tokens=200, tokens_separate=800, shared=True, replayed=0.0,
+    prefix_drift=None, swap=0.1, moved=0.1, version=2, answered_by=(2,), seconds=9.0,
 )  # fmt: skip
 SERVER = FamilyServer(Connection("http://127.0.0.1:1", "key"), "hermes", None, 3.0)
 

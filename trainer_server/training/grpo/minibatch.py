@@ -125,13 +125,15 @@ class Tokens:
 
     def replay_metrics(self, rows: Sequence[Row]) -> dict[str, float]:
         """The metrics of the sampler's experts in some rows; none where no sampler gave any."""
-        found = [self._experts(row) for row in rows]
-        if all(experts_TLK is None for experts_TLK, _ in found):
+        experts_of_rows = [self._experts(row) for row in rows]
+        if all(experts_TLK is None for experts_TLK, _ in experts_of_rows):
             return {}
-        chosen = sum(int((experts_TLK[:, 0, 0] >= 0).sum()) for experts_TLK, _ in found if experts_TLK is not None)
+        chosen = sum(
+            int((experts_TLK[:, 0, 0] >= 0).sum()) for experts_TLK, _ in experts_of_rows if experts_TLK is not None
+        )
         return {
             "experts_replayed": chosen / sum(len(row.tokens_T) for row in rows),
-            "experts_ambiguous": sum(differing for _, differing in found),
+            "experts_ambiguous": sum(differing for _, differing in experts_of_rows),
         }
 
     def _experts(self, row: Row) -> tuple[Experts | None, int]:

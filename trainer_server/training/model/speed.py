@@ -20,8 +20,10 @@ def flops_per_token(base: Any) -> float:
     text = base.config.get_text_config()
     count = getattr(text, "num_local_experts", None) or getattr(text, "num_experts", None) or 1
     active = (getattr(text, "num_experts_per_tok", None) or 1) / count
-    weights = [(name, p.numel()) for name, p in base.get_decoder().layers.named_parameters() if "lora_" not in name]
-    count_of_token: float = sum(size * (active if ".experts." in name else 1) for name, size in weights)
+    count_of_token = 0.0
+    for name, weight in base.get_decoder().named_parameters():
+        if "layers." in name and "lora_" not in name:
+            count_of_token += weight.numel() * (active if ".experts." in name else 1)
     return 4.0 * count_of_token
 
 
