@@ -92,13 +92,14 @@ class Environment:
     Args:
         environment: The environment, inside of its `serving()`.
         tasks: Its tasks.
+        policy: The policy that answers. None: the one that `train` trains, or the only one of the server.
 
     Attributes:
         scenarios: A scenario for each task: `input` is its prompt, `metadata` has the task's data.
     """
 
-    def __init__(self, environment: vf.Env, tasks: list[vf.Task]) -> None:
-        self._environment = environment
+    def __init__(self, environment: vf.Env, tasks: list[vf.Task], policy: str | None = None) -> None:
+        self._environment, self._policy = environment, policy
         self._tasks = {task.key: task for task in tasks}
         self.scenarios = [_scenario(task) for task in tasks]
 
@@ -115,7 +116,8 @@ class Environment:
             raise ConfigError(f"no task of the environment is the scenario {scenario.id}: use its `scenarios`")
         os.environ[_KEY] = run.api_key
         client = vf.EvalClientConfig(base_url=run.base_url, api_key_var=_KEY)
-        episode = await self._environment.run_episode(task, vf.ModelContext(model=run.model, client=client))
+        context = vf.ModelContext(model=self._policy or run.model, client=client)
+        episode = await self._environment.run_episode(task, context)
         errors = [*episode.errors, *(error for trace in episode.traces for error in trace.errors)]
         if errors or not episode.ok:  # also after a retry: the first attempt's answers are in the run
             raise RuntimeError("; ".join(f"{error.type}: {error.message}" for error in errors) or "the episode failed")
@@ -133,13 +135,15 @@ class Environment:
 
 @asynccontextmanager
 async def serve_environment(
-    config: Mapping[str, Any] | vf.EnvConfig, *, limit: int | None = None
+    config: Mapping[str, Any] | vf.EnvConfig, *, limit: int | None = None, policy: str | None = None
 ) -> AsyncIterator[Environment]:
     """Loads an environment, and serves it until the block is left.
 
     Args:
         config: What verifiers' configuration has under `env`: `{"taskset": {"id": …}, "agent": {…}}`.
         limit: Number of tasks, the first ones; None: all.
+        policy: The policy that answers, for `evaluate` and `gather` where the server has several. None: the one that
+            `train` trains, or the only one of the server.
 
     Yields:
         The environment.
@@ -157,7 +161,7 @@ async def serve_environment(
         raise ConfigError(f"{type(taskset).__name__} has no end: say how many tasks there are by limit=")
     tasks = list(itertools.islice(taskset, limit))
     async with environment.serving():
-        yield Environment(environment, tasks)
+        yield Environment(environment, tasks, policy)
 
 
 class ScenarioData(vf.TaskData if vf else BaseModel):  # type: ignore[misc]

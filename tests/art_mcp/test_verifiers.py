@@ -58,7 +58,7 @@ async def main():
     several = {"id": "best-of-n", "n": 2, "taskset": {"id": "failures"}, "agent": agent}
     runs = []
     for config in (one, several):
-        async with serve_environment(config, limit=2) as environment:
+        async with serve_environment(config, limit=2, policy="agent") as environment:
             groups = await gather(environment.agent, environment.scenarios, n=1, progress=False)
             runs += [group.trajectories[0] for group in groups]
     print(json.dumps([[run.reward, run.metrics, run.error] for run in runs]))
