@@ -18,6 +18,7 @@ import orjson
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WrapValidator, model_validator
 
 from trainer_server.common.jsonl import LineTooLong, explain, line_batches_of
+from trainer_server.common.routed_experts import MOST_TEXT
 from trainer_server.engines.base import EngineLost, MalformedAnswer, RequestRefused
 from trainer_server.engines.connection import MOST_BYTES, AnswerStream, RequestFailure, Unreadable
 from trainer_server.wire import EngineError
@@ -364,7 +365,8 @@ class VLLMReply:
         """
         with self._errors_as_lost():
             raw = await self._response.read()
-            most = MOST_VALUES + max(0, self._response.most_bytes - MOST_BYTES) // _BYTES_A_VALUE
+            beyond = max(0, self._response.most_bytes - MOST_BYTES - MOST_TEXT)  # experts are a single value
+            most = MOST_VALUES + beyond // _BYTES_A_VALUE
             return await off_loop(len(raw), partial(read, raw, form, most))
 
     async def chunks(self) -> AsyncIterator[dict[str, Any]]:
