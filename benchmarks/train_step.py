@@ -35,7 +35,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,7 @@ from benchmarks.steps.cases import CASES, Run, case
 from benchmarks.steps.sides import CONFIG, MAKE, make, randomise
 from trainer_server.common import Home
 from trainer_server.engines.served_model import resolve
-from trainer_server.training.model.speed import flops_per_token
+from trainer_server.training.model.speed import flops_per_token, product_flops
 from trainer_server.training.model.tree import pack
 
 BAR = {"A": 0.75, "B": 0.70, "C": 0.75, "E": 0.75}
@@ -116,20 +116,6 @@ def measure(options: argparse.Namespace, name: str, sides: dict[str, Any], runs:
     }  # fmt: skip
 
 
-def measured_peak(dtype: torch.dtype, clock: Callable[[], float], size: int = 2048, repeats: int = 5) -> float:
-    """TFLOP/s of the fastest of some products of two square matrices, after one that is not counted."""
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    a, b = (torch.randn(size, size, dtype=dtype, device=device) for _ in range(2))
-    seconds = []
-    for _ in range(repeats + 1):
-        synchronise()
-        started = clock()
-        a @ b
-        synchronise()
-        seconds.append(clock() - started)
-    return 2.0 * size**3 / min(seconds[1:]) / 1e12
-
-
 def random_weights(config: Path, where: Path) -> str:
     """A model of this config with random weights, saved under `where`."""
     from transformers import AutoConfig, AutoModelForCausalLM
@@ -177,7 +163,9 @@ def main() -> None:
             side.step(case("A", vocabulary), options.micro_batch)
         cases = {name: measure(options, name, sides, case(name, vocabulary)) for name in options.case}
         flops = flops_per_token(sides["packed"].model._base) / 1e12
-        peak = options.peak_tflops or measured_peak(getattr(torch, options.dtype), CLOCKS[options.clock])
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        product = product_flops(device, getattr(torch, options.dtype), size=2048, clock=CLOCKS[options.clock])
+        peak = options.peak_tflops or product / 1e12
         for one in cases.values():
             done = {side: one["unique" if side == "packed" else "tokens"] for side in sides}
             one["tflops"] = {side: flops * done[side] / one["seconds"][side] for side in sides}

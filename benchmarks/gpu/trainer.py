@@ -20,12 +20,13 @@ from benchmarks.gpu.parts import Options
 from benchmarks.gpu.shapes import CASES, SHAPES, TINY_CASES, Groups, requests, save_model
 from benchmarks.steps import sides
 from benchmarks.steps.cases import Run
-from benchmarks.train_step import measured_peak, synchronise
+from benchmarks.train_step import synchronise
 from trainer_server.jobs.demonstrations import Demonstrations
 from trainer_server.jobs.demonstrations import Row as Demonstration
 from trainer_server.training.grpo.batch import Origin, gather_batch
 from trainer_server.training.grpo.step import optimise
 from trainer_server.training.model.policy import PolicyModel
+from trainer_server.training.model.speed import product_flops
 from trainer_server.training.model.tree import Ints, pack
 from trainer_server.training.optimizer import make_optimizer
 from trainer_server.training.sft.warm_start import warm_start
@@ -231,7 +232,8 @@ def step(options: Options, rows: Rows, size: str) -> None:
     shape = SHAPES["tiny" if options.tiny else size]
     path = save_model(shape, options.scratch / f"model-{'tiny' if options.tiny else size}", options.device)
     cases = TINY_CASES if options.tiny else {**CASES, "M": Groups(MANY_GROUPS[size], 8, 1500, 4, 150)}
-    peak = measured_peak(torch.bfloat16, time.perf_counter, 256 if options.tiny else 8192, repeats=8)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    peak = product_flops(device, torch.bfloat16, size=256 if options.tiny else 8192, repeats=8) / 1e12
     packed = packed_steps(rows, path, cases, shape.vocabulary, peak)
     gc.collect()
     if size == "4B" and not options.tiny:  # its padded rows take as long as all other parts

@@ -133,13 +133,17 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
+def shape_and_model(kind: str, where: Path) -> tuple[ModelShape, Any]:
+    """What plan reads of a model of a kind, and the model, without memory."""
+    config = AutoConfig.for_model(kind, **SIZES, **KINDS[kind])
+    config.save_pretrained(where)
+    with torch.device("meta"):
+        return ModelShape.find(str(where)), AutoModelForCausalLM.from_config(config)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_plan_counts_what_the_trainer_adapts(kind: str, tmp_path: Path) -> None:
-    config = AutoConfig.for_model(kind, **SIZES, **KINDS[kind])
-    config.save_pretrained(tmp_path)
-    shape = ModelShape.find(str(tmp_path))
-    with torch.device("meta"):
-        model: Any = AutoModelForCausalLM.from_config(config)
+    shape, model = shape_and_model(kind, tmp_path)
     adapter = examine(tmp_path, rank=8)
     assert list(shape.targets) == adapter["targets"]
     assert shape.lora_parameters(8) == adapter["parameters"]
@@ -150,11 +154,8 @@ def test_plan_counts_what_the_trainer_adapts(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if "num_experts_per_tok" in KINDS[kind]])
 def test_adapters_of_experts_are_counted_as_peft_makes_them(kind: str, tmp_path: Path) -> None:
-    config = AutoConfig.for_model(kind, **SIZES, **KINDS[kind])
-    config.save_pretrained(tmp_path)
-    shape = ModelShape.find(str(tmp_path))
+    shape, base = shape_and_model(kind, tmp_path)
     with torch.device("meta"):
-        base: Any = AutoModelForCausalLM.from_config(config)
         spec = PolicySpec(name="p", rank=8, targets=(*shape.targets, "experts"))
         adapted = get_peft_model(base, lora_config(base, spec))
     count = sum(weight.numel() for weight in adapted.parameters() if weight.requires_grad)

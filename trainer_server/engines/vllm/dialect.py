@@ -292,14 +292,14 @@ class VLLMClient:
     @asynccontextmanager
     async def chat(self, request: Mapping[str, Any]) -> AsyncIterator[VLLMReply]:
         async with self._generation("/v1/chat/completions", request) as response:
-            yield VLLMReply(response, self.url)
+            yield VLLMReply(response, self.url, _token_bytes(request))
 
     @asynccontextmanager
     async def complete(self, request: Mapping[str, Any]) -> AsyncIterator[TextReply]:
         body = {name: value for name, value in request.items() if name != "top_logprobs"}
         body |= {"logprobs": request.get("top_logprobs", 0), "return_tokens_as_token_ids": False}
         async with self._generation("/v1/completions", body) as response:
-            yield TextReply(response, self.url)
+            yield TextReply(response, self.url, _token_bytes(body))
 
     @asynccontextmanager
     async def _generation(self, path: str, request: Mapping[str, Any]) -> AsyncIterator[AnswerStream]:
@@ -368,7 +368,7 @@ class VLLMClient:
         """
         body = {"model": self._base, "prompt": list(tokens), "max_tokens": 1, "prompt_logprobs": 0}
         async with self._generation("/v1/completions", body) as response:
-            (choice,) = (await VLLMReply(response, self.url).read(PromptScores))["choices"]
+            (choice,) = (await VLLMReply(response, self.url, _token_bytes(body)).read(PromptScores))["choices"]
         by_token = choice.get("prompt_logprobs") or []
         if len(by_token) != len(tokens):
             return [None] * count
@@ -450,16 +450,21 @@ class VLLMClient:
         return EngineLost(f"{self.url}: {error}", reached=error.reached)
 
 
-def _most_bytes(request: Mapping[str, Any]) -> int:
-    """How large the answer to a request can be."""
+def _token_bytes(request: Mapping[str, Any]) -> int:
+    """How many bytes the tokens of the answer to a request can have, beyond MOST_BYTES."""
     if request.get("max_tokens") is None:
-        return _MOST_ANSWER
+        return _MOST_ANSWER - MOST_BYTES
     tokens = int(request["max_tokens"]) * int(request.get("n", 1))
     if "prompt_logprobs" in request:
         tokens += len(request["prompt"])
     alternatives = int(request.get("top_logprobs") or request.get("logprobs") or 0)  # text completions: `logprobs`
+    return min(tokens * _TOKEN_BYTES * (1 + alternatives), _MOST_ANSWER - MOST_BYTES)
+
+
+def _most_bytes(request: Mapping[str, Any]) -> int:
+    """How large the answer to a request can be."""
     experts = 0 if request.get("stream") else int(request.get("n", 1)) * MOST_TEXT  # vLLM streams none
-    return min(MOST_BYTES + experts + tokens * _TOKEN_BYTES * (1 + alternatives), _MOST_ANSWER)
+    return min(MOST_BYTES + _token_bytes(request) + experts, _MOST_ANSWER)
 
 
 async def _read(answer: Answer, form: type[BaseModel]) -> dict[str, Any]:

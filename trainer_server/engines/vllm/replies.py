@@ -18,7 +18,6 @@ import orjson
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WrapValidator, model_validator
 
 from trainer_server.common.jsonl import LineTooLong, explain, line_batches_of
-from trainer_server.common.routed_experts import MOST_TEXT
 from trainer_server.engines.base import EngineLost, MalformedAnswer, RequestRefused
 from trainer_server.engines.connection import MOST_BYTES, AnswerStream, RequestFailure, Unreadable
 from trainer_server.wire import EngineError
@@ -345,13 +344,15 @@ class VLLMReply:
     Args:
         response: The answer.
         url: Of vLLM.
+        token_bytes: How many bytes its tokens can have, beyond MOST_BYTES.
     """
 
     _whole: type[BaseModel] = ChatAnswer
     _chunk: type[BaseModel] = ChatChunk
 
-    def __init__(self, response: AnswerStream, url: str) -> None:
+    def __init__(self, response: AnswerStream, url: str, token_bytes: int) -> None:
         self._response, self._url = response, url
+        self._most_values = MOST_VALUES + token_bytes // _BYTES_A_VALUE
 
     async def whole(self) -> dict[str, Any]:
         return await self.read(self._whole)
@@ -365,9 +366,7 @@ class VLLMReply:
         """
         with self._errors_as_lost():
             raw = await self._response.read()
-            beyond = max(0, self._response.most_bytes - MOST_BYTES - MOST_TEXT)  # experts are a single value
-            most = MOST_VALUES + beyond // _BYTES_A_VALUE
-            return await off_loop(len(raw), partial(read, raw, form, most))
+            return await off_loop(len(raw), partial(read, raw, form, self._most_values))
 
     async def chunks(self) -> AsyncIterator[dict[str, Any]]:
         async for batch in self.batches():

@@ -110,9 +110,9 @@ class CallReader:
         if not words:
             self._space = space
             return ""
-        given = space if self._has_text or not self._has_calls else ""
+        lead = space if self._has_text or not self._has_calls else ""
         self._space, self._has_text, self._close = behind, True, ""
-        return given + words
+        return lead + words
 
     def _call(self) -> tuple[Call | None, int]:
         """The call that the rest begins with, and its length with the mark before it. Without a call: how many
@@ -147,7 +147,7 @@ class CallReader:
     def _arguments(self, value: dict[str, Any]) -> list[dict[str, Any]] | None:
         """The arguments that an object has, which may be only a part of itself; None: it is no call."""
         arguments = [value[key] for key in KEYS[1:] if key in value]
-        if next(iter(value), KEYS[0]) not in KEYS or not all(isinstance(given, dict) for given in arguments):
+        if next(iter(value), KEYS[0]) not in KEYS or not all(isinstance(each, dict) for each in arguments):
             return None
         name = value.get("name")
         return arguments if "name" not in value or (isinstance(name, str) and name in self._names) else None

@@ -111,6 +111,8 @@ def optimise(
 
     phases = {"pack": packing_end - start, "old_logprobs": logprobs_end - packing_end, "forward": forward}
     phases["backward"] = time.monotonic() - logprobs_end - forward
+    tokens_of_pass = metrics["tokens_unique"] + metrics["tokens_repeated"]
+    rate = config.num_iterations * tokens_of_pass / (forward + phases["backward"])
     return {
         **metrics,
         "loss": statistics.fmean(losses),
@@ -123,7 +125,9 @@ def optimise(
         "updates_total": update,
         "ranks": ranks.count,
         "seconds": phases,
-        **_speed(model, parts, config, phases["forward"] + phases["backward"], ranks, budget),
+        "row_fill": tokens_of_pass / metrics["rows"] / budget,
+        "tokens_per_second": rate,
+        "mfu": model.mfu(rate / ranks.count),
         "tokens": traces.summary(batch.samples, batch.left_out),
     }
 
@@ -248,28 +252,6 @@ def _sizes(parts: Sequence[Minibatch]) -> dict[str, int]:
         "tokens_unique": sum(part.packing.unique for part in parts),
         "tokens_repeated": sum(part.packing.repeats for part in parts),
         "rows": sum(len(part.rows) for part in parts),
-    }
-
-
-def _speed(
-    model: PolicyModel, parts: Sequence[Minibatch], config: GRPOConfig, seconds: float, ranks: Ranks, budget: int
-) -> dict[str, float | None]:
-    """How fast all ranks computed the updates, and how full their rows are.
-
-    Args:
-        model: That was trained.
-        parts: The minibatches.
-        config: Of the step.
-        seconds: Of all updates.
-        ranks: The processes that computed it.
-        budget: Tokens of a row at most.
-    """
-    lengths = [len(row.tokens_T) for part in parts for row in part.rows]
-    rate = config.num_iterations * sum(lengths) / seconds
-    return {
-        "row_fill": statistics.fmean(lengths) / budget,
-        "tokens_per_second": rate,
-        "mfu": model.mfu(rate / ranks.count),
     }
 
 

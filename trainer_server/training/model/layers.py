@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from trainer_server.training.model.flex import compile_strict
-from trainer_server.training.model.routing import Experts, Routers, choose
+from trainer_server.training.model.routing import Experts, Routers
 
 
 class Layers:
@@ -59,11 +59,13 @@ class Layers:
     def _forward(self, at: int, layer: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
         experts_TK = None if self._experts_TLK is None else self._experts_TLK[:, at]
         if at < self.twice and torch.is_grad_enabled():
-            return checkpoint(self._compute, experts_TK, layer, *args, use_reentrant=False, **kwargs)
-        return self._compute(experts_TK, layer, *args, **kwargs)
+            return checkpoint(self._compute, at, experts_TK, layer, *args, use_reentrant=False, **kwargs)
+        return self._compute(at, experts_TK, layer, *args, **kwargs)
 
-    def _compute(self, experts_TK: torch.Tensor | None, layer: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-        with choose(layer, experts_TK):
+    def _compute(
+        self, at: int, experts_TK: torch.Tensor | None, layer: torch.nn.Module, *args: Any, **kwargs: Any
+    ) -> Any:
+        with self.routers.choose(at, experts_TK):
             return self._run(layer, *args, **kwargs)
 
 

@@ -87,13 +87,18 @@ class Routers:
 
     def __init__(self, layers: list[torch.nn.Module]) -> None:
         self.layers = len(layers)
-        by_layer = [[part for part in layer.modules() if type(part).__name__ in ROUTERS] for layer in layers]
-        self.mixtures = sum(map(len, by_layer))
-        """Layers whose experts can be replayed."""
-        self._routers: list[Any] = [router for routers in by_layer for router in routers]
+        self._by_layer: list[list[Any]] = [
+            [part for part in layer.modules() if type(part).__name__ in ROUTERS] for layer in layers
+        ]
+        self._routers = [router for routers in self._by_layer for router in routers]
         for router in self._routers:
             router.replayed_TK = None
             router.forward = partial(_forward, router)
+
+    @property
+    def mixtures(self) -> int:
+        """Layers whose experts can be replayed."""
+        return len(self._routers)
 
     def tensor(self, experts_TLK: Experts, padding: int, device: torch.device) -> torch.Tensor:
         """What the layers of a pass get, (T + padding, L, K).
@@ -116,20 +121,21 @@ class Routers:
         padded = np.pad(experts_TLK, ((0, padding), (0, 0), (0, 0)), constant_values=-1)
         return torch.from_numpy(padded).to(device)
 
+    @contextmanager
+    def choose(self, at: int, experts_TK: torch.Tensor | None) -> Iterator[None]:
+        """Within it the router of a layer chooses these experts. None: its own.
 
-@contextmanager
-def choose(layer: torch.nn.Module, experts_TK: torch.Tensor | None) -> Iterator[None]:
-    """Within it the router of a layer chooses these experts. None: its own."""
-    routers: list[Any] = (
-        [] if experts_TK is None else [part for part in layer.modules() if type(part).__name__ in ROUTERS]
-    )
-    for router in routers:
-        router.replayed_TK = experts_TK
-    try:
-        yield
-    finally:
-        for router in routers:
-            router.replayed_TK = None
+        Args:
+            at: Number of the layer.
+            experts_TK: The experts.
+        """
+        for router in self._by_layer[at]:
+            router.replayed_TK = experts_TK
+        try:
+            yield
+        finally:
+            for router in self._by_layer[at]:
+                router.replayed_TK = None
 
 
 def _forward(router: Any, hidden_TE: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

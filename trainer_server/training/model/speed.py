@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -10,7 +11,6 @@ import torch
 
 _SIZE = {"cuda": 8_192, "cpu": 512}
 """Rows of the matrices of the product that is measured: a few milliseconds."""
-_REPEATS = 5
 
 
 def flops_per_token(base: Any) -> float:
@@ -19,7 +19,8 @@ def flops_per_token(base: Any) -> float:
     Of experts, those count that a token goes through. Attention between tokens is left out."""
     text = base.config.get_text_config()
     count = getattr(text, "num_local_experts", None) or getattr(text, "num_experts", None) or 1
-    active = (getattr(text, "num_experts_per_tok", None) or 1) / count
+    chosen = getattr(text, "num_experts_per_tok", None) or getattr(text, "top_k_experts", None) or count
+    active = chosen / count
     count_of_token = 0.0
     for name, weight in base.get_decoder().named_parameters():
         if "layers." in name and "lora_" not in name:
@@ -28,14 +29,29 @@ def flops_per_token(base: Any) -> float:
 
 
 @cache
-def product_flops(device: torch.device, dtype: torch.dtype) -> float:
-    """Operations a second of the fastest of some products of two square matrices, after one that is not counted."""
-    size = _SIZE.get(device.type, _SIZE["cpu"])
+def product_flops(
+    device: torch.device,
+    dtype: torch.dtype,
+    *,
+    size: int | None = None,
+    repeats: int = 5,
+    clock: Callable[[], float] = time.perf_counter,
+) -> float:
+    """Operations a second of the fastest of some products of two square matrices, after one that is not counted.
+
+    Args:
+        device: That computes them.
+        dtype: Of the matrices.
+        size: Their rows. None: by the kind of device.
+        repeats: How many products count.
+        clock: Seconds.
+    """
+    size = size or _SIZE.get(device.type, _SIZE["cpu"])
     generator = torch.Generator(device).manual_seed(0)  # the step's own random numbers stay as they are
     a, b = (torch.randn(size, size, dtype=dtype, device=device, generator=generator) for _ in range(2))
     seconds = []
-    for _ in range(_REPEATS + 1):
-        start = time.perf_counter()
+    for _ in range(repeats + 1):
+        start = clock()
         float((a @ b)[0, 0])  # waits for the device
-        seconds.append(time.perf_counter() - start)
+        seconds.append(clock() - start)
     return 2.0 * float(size) ** 3 / min(seconds[1:])
