@@ -19,7 +19,7 @@ from art_mcp.scenarios.writing.manners import HELD_OUT, MANNERS
 from art_mcp.scenarios.writing.reading import Reader
 from art_mcp.scenarios.writing.requests import GAP, Unusable, check_request
 from tests.support.mcp.base_model import CHAIN, BaseModel, price, writer
-from tests.support.mcp.commands import SHOP
+from tests.support.mcp.commands import SHELF, SHOP
 from tests.support.patience import PATIENCE
 from tests.support.servers.judge_app import Fault
 from tests.support.servers.trainer_server import TrainerServer
@@ -274,7 +274,7 @@ async def test_generation_hands_over_plans_and_tells_each_scenario_once() -> Non
 
 @pytest.mark.slow
 async def test_a_base_model_that_cannot_is_found_through_the_trainer_server_and_said(connected: TrainerServer) -> None:
-    async with connect(SHOP) as server:
+    async with connect(SHELF) as server:  # a clock's answers differ, and so would the scenarios
         plain = await generate_scenarios(server, 12, progress=False)
         made = await generate_scenarios(server, 12, model=POLICY, paraphrase=None, progress=False)
     assert {scenario.task for scenario in made.scenarios} == {scenario.task for scenario in plain.scenarios}
