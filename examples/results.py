@@ -30,8 +30,9 @@ appends it to `results.jsonl` in the folder, or a short one (`--steps`, `--held-
 -m art_examples.results` makes these pages from the whole runs of each task's last recipe.
 
 `python -m art_examples.NAME --model MODEL --minutes 20` trains another base model, for 20 minutes, and writes to
-`runs/examples/NAME`. The recipe's warm start is left out where the model solves a twentieth of the task by itself. On
-GPUs a step has as many runs as the engines compute at once. `--connect URL` takes a running server and its model.
+`runs/examples/NAME`. The recipe's warm start is left out where the model solves a twentieth of the task by itself, or
+with demonstrations in its prompts, which then stay there. On GPUs a step has as many runs as the engines compute at
+once. `--connect URL` takes a running server and its model.
 
 All figures are success rates on held-out scenarios at temperature 0, as means over the seeds; the page of an example
 has each seed, with 95 % intervals. "before" is the untrained policy, "prompted" the same with demonstrations in its

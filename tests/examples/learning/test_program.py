@@ -17,6 +17,7 @@ from art_examples.learning.task import Task
 from art_examples.tic_tac_toe.task import tic_tac_toe
 
 from art_langgraph import Evaluation, Scenario, TrainerClient, Trajectory
+from art_langgraph.loop.evaluate import Success
 from tests.support.runs.tasks import answers
 from tests.support.servers.judge_app import endpoint
 from tests.support.servers.trainer_server import TrainerServer
@@ -163,18 +164,31 @@ async def test_another_model_trains_for_minutes_and_without_a_warm_start_where_i
     connected: TrainerServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[str] = []
+
+    def shown(run: Trajectory) -> bool:
+        return len(connected.engine["requests"][-1]["messages"]) > 2
+
+    cases: dict[str, tuple[Success, bool]] = {
+        "warm": (lambda run: True, True),
+        "able": (lambda run: True, False),
+        "shown": (shown, False),
+    }
     async with few(0) as task, TrainerClient() as client:
-        for name, always_warm in (("warm", True), ("able", False)):
+        for name, (success, always_warm) in cases.items():
             with answers(connected, list("123456789")):
                 learned = await learn(
-                    replace(task.short(held_out=4), success=lambda run: True),
+                    replace(task.short(held_out=4), success=success),
                     0,
                     client,
                     f"minutes-{name}",
                     said.append,
+                    prompted=name == "shown",
                     minutes=0.001,
                     always_warm=always_warm,
                 )
             assert (learned.warm is not None) == always_warm
+            assert learned.shots == (task.shots if name == "shown" else 0)
             assert len(learned.rewards) == 1, "the step that reaches the limit is the last"
-    assert any(line.startswith("no warm start: the untrained policy solves") for line in said)
+            assert learned.after is not None and learned.after.success_rate == 1.0
+    able = [line for line in said if line.startswith("no warm start: the untrained policy solves")]
+    assert ["with demonstrations in its prompts" in line for line in able] == [False, True]
