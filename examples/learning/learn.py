@@ -42,8 +42,8 @@ MOST_GROUPS = 32
 LEAST_SHARE = 0.01
 """Of a learning rate that falls with the time: what is left of it at the end."""
 ABLE = 0.05
-"""Success of an untrained policy, alone or with demonstrations in its prompts, from which on it may learn without a warm
-start."""
+"""Success of an untrained policy, alone or with demonstrations in its prompts, from which on it may learn without a
+warm start."""
 COLD_LR = 1e-4
 """Largest learning rate without a warm start. With a recipe's own, a policy of Qwen2.5-0.5B gave the same answer in all
 runs after a few steps, long before it could do the task (docs/benchmarks/real-weights.md)."""
@@ -383,8 +383,8 @@ async def learn(
 ) -> Learned:
     """Measures the untrained policy, warms it up, measures, trains it, and measures again.
 
-    Where a warm start may be left out, it is left out for a policy that is ABLE by itself, or with demonstrations in its
-    prompts. These then stay in its prompts, so that what RL adds is the gain over `prompted`.
+    Where a warm start may be left out, it is left out for a policy that is ABLE by itself, or with demonstrations in
+    its prompts. These then stay in its prompts, so that what RL adds is the gain over `prompted`.
 
     Args:
         task: The task.

@@ -189,6 +189,7 @@ async def test_another_model_trains_for_minutes_and_without_a_warm_start_where_i
             assert (learned.warm is not None) == always_warm
             assert learned.shots == (task.shots if name == "shown" else 0)
             assert len(learned.rewards) == 1, "the step that reaches the limit is the last"
-            assert learned.after is not None and learned.after.success_rate == 1.0
+            assert learned.after is not None
+            assert learned.after.success_rate == 1.0
     able = [line for line in said if line.startswith("no warm start: the untrained policy solves")]
     assert ["with demonstrations in its prompts" in line for line in able] == [False, True]
