@@ -39,7 +39,7 @@ def test_a_run_is_measured_recorded_and_drawn(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     folder = tmp_path / "an_example"
-    short = ["--connect", "--seeds", "1", "--steps", "2", "--held-out", "4"]
+    short = ["--connect", "--seeds", "1", "--steps", "2", "--held-out", "4", "--demonstrations", "2"]
     words = [*short, "--against", "openai/some-model", "--json", "--note", "a short run", "--out", str(folder)]
     with endpoint("5") as fake, answers(connected, list("123456789")):
         monkeypatch.setenv("OPENAI_API_BASE", fake.url)
@@ -48,6 +48,7 @@ def test_a_run_is_measured_recorded_and_drawn(
     printed = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert printed["example"] == "an_example"
     (row,) = printed["runs"]
+    assert row["fingerprint"].endswith(", demonstrations: 2")
     assert (row["task"], row["seed"], row["steps"], row["note"]) == ("tic_tac_toe", 0, 2, "a short run")
     assert [counts["drawn"] for counts in row["groups"]] == [2, 2]
     assert row["seconds"] > 0
@@ -111,6 +112,7 @@ def test_short_runs_are_not_written_beside_whole_ones(
         (["--minutes", "0"], "'0' is not a number of minutes above 0"),
         (["--minutes", "nan"], "'nan' is not a number of minutes above 0"),
         (["--minutes", "1", "--steps", "2"], "not allowed with argument"),
+        (["--demonstrations", "0"], "'0' is not a whole number of at least 1"),
         (["--connect", "--model", "Qwen/Qwen3-1.7B"], "with --connect, the server's own model is trained"),
     ],
 )
