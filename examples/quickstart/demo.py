@@ -154,7 +154,7 @@ class _Filling:
         """A step that was sent these runs, and the version that it made."""
         groups, config = group_refs(TrajectoryGroup.by_scenario(made)), GRPOConfig()
         file = self._jobs.accept("step", POLICY, request=StepRequest(groups=groups, config=config))
-        completions = self._ledger.read([id for group in groups for ref in group.trajectories for id in ref.completions])
+        completions = self._ledger.read([call.id for run in made for call in run.completions if call.id])
         origin = Origin(self._base.name, _TOKENIZER, self._server_id)
         batch = gather_batch(groups, completions, config, policy=POLICY, version=at, origin=origin)
         tokens = StepTokens(completions=[self._trace(sample) for sample in batch.samples], left_out=batch.left_out)

@@ -87,7 +87,7 @@ def test_two_runs_of_a_node_with_one_id_are_both_there() -> None:
 
 
 def test_a_tool_call_is_one_line() -> None:
-    function = {"name": "get_time", "arguments": '{"city": "Zürich"}'}
-    assert call_line({"id": "c", "type": "function", "function": function}) == 'get_time({"city": "Zürich"})'
-    assert call_line({"function": {"name": "get_time", "arguments": {"city": "Zürich"}}}) == 'get_time({"city": "Zürich"})'
+    for arguments in ('{"city": "Zürich"}', {"city": "Zürich"}):
+        function = {"name": "get_time", "arguments": arguments}
+        assert call_line({"id": "c", "type": "function", "function": function}) == 'get_time({"city": "Zürich"})'
     assert call_line({"custom": {"name": "ü"}}) == '{"custom": {"name": "ü"}}'
