@@ -21,6 +21,7 @@ from trainer_server.doctor.training import check_training
 from trainer_server.engines.package_models import PACKAGE_MODELS
 from trainer_server.engines.vllm.parsers import AUTO, choose_parsers
 from trainer_server.process.cpu_torch import pip_command
+from trainer_server.process.hardware import flavour
 from trainer_server.wire import ConfigError, EngineError
 from trainer_server.wire.policies import EXPERTS
 
@@ -78,7 +79,16 @@ def examine(
     findings += check_parsers(parsers, files)
     if no_trainer:
         return findings
-    return [*findings, *check_training(files.directory, parsers, home, rank=rank, trust_remote_code=trust_remote_code)]
+    findings += check_training(
+        files,
+        parsers,
+        home,
+        rank=rank,
+        trust_remote_code=trust_remote_code,
+        engine_args=engine_args,
+        gpus=gpus is not None or flavour() != "cpu",
+    )
+    return findings
 
 
 def _unreadable(model: str, error: Exception, no_trainer: bool) -> Finding:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from trainer_server.common import Home
 from trainer_server.doctor.finding import Finding, State
+from trainer_server.engines.model_files import ModelFiles
+from trainer_server.engines.vllm.command import experts_unapplied
 from trainer_server.engines.vllm.parsers import Parsers
 from trainer_server.process.child import inherited_environment
-from trainer_server.wire.policies import RECURRENT_TARGETS
+from trainer_server.wire.policies import EXPERTS, RECURRENT_TARGETS
 
 _TRAIN = "train"
 _TIMEOUT = 600.0
@@ -20,17 +23,27 @@ _TIMEOUT = 600.0
 
 
 def check_training(
-    directory: Path, parsers: Parsers, home: Home, *, rank: int, trust_remote_code: bool
+    files: ModelFiles,
+    parsers: Parsers,
+    home: Home,
+    *,
+    rank: int,
+    trust_remote_code: bool,
+    engine_args: Sequence[str] = (),
+    gpus: bool = False,
 ) -> list[Finding]:
     """Checks whether a model can be trained, and what its chat template shows.
 
     Args:
-        directory: The model's directory; it needs no weights.
+        files: The model's files; weights are not needed.
         parsers: The chosen parsers: with a parser of tool calls, the template must show tools.
         home: The server's home: what its trainer found when it tried rows of several completions counts.
         rank: LoRA rank of policies.
         trust_remote_code: Whether Python code in the directory may run.
+        engine_args: `--engine-args` of `serve`.
+        gpus: Whether vLLM computes on GPUs.
     """
+    directory = files.directory
     line = [sys.executable, "-m", "trainer_server.training.examine", str(directory), "--rank", str(rank)]
     line += ["--trust-remote-code"] if trust_remote_code else []
     env = {**inherited_environment(), "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
@@ -40,7 +53,24 @@ def check_training(
     except (OSError, ValueError, IndexError, subprocess.TimeoutExpired) as error:
         words = str(error) if isinstance(error, OSError | subprocess.TimeoutExpired) else process.stderr[-500:]
         return [Finding(_TRAIN, "model", State.failed, f"the model could not be examined: {words}")]
-    return [*_model(examination, rank, _read_trial(home, directory)), *_template(examination["template"], parsers)]
+    findings = _model(examination, rank, _read_trial(home, directory))
+    if not examination["untrainable"] and examination["experts"]:
+        why = experts_unapplied(files.model_type, examination["targets"], engine_args, gpus=gpus)
+        findings.append(_experts(examination, why))
+    return [*findings, *_template(examination["template"], parsers)]
+
+
+def _experts(examination: dict[str, Any], unapplied: str | None) -> Finding:
+    """Whether policies can adapt the experts of a mixture; `unapplied`: why vLLM applies no adapter to them."""
+    recurrent = " and recurrent layers" if set(examination["targets"]) & set(RECURRENT_TARGETS) else ""
+    names = f"attention{recurrent} ({', '.join(examination['targets'])})"
+    if not examination["adaptable_experts"]:
+        text = f"experts, routers and MLPs get no adapter; only {names} get one"
+        return Finding(_TRAIN, "experts", State.warning, text)
+    text = f"by default only {names} get an adapter; experts do where `targets` of a policy has `{EXPERTS}`"
+    if unapplied:
+        return Finding(_TRAIN, "experts", State.warning, f"{text}, which the server refuses: {unapplied}")
+    return Finding(_TRAIN, "experts", State.ok, text)
 
 
 def _read_trial(home: Home, directory: Path) -> dict[str, Any]:
@@ -65,10 +95,6 @@ def _model(examination: dict[str, Any], rank: int, trial: dict[str, Any]) -> lis
         f"{examination['parameters'] / 1e6:.1f} M parameters: {', '.join(examination['targets'])}"
     )
     findings = [Finding(_TRAIN, "model", State.ok, text)]
-    if examination["experts"]:
-        recurrent = " and recurrent layers" if set(examination["targets"]) & set(RECURRENT_TARGETS) else ""
-        text = f"experts and MLPs get no adapter; only attention{recurrent} does: {', '.join(examination['targets'])}"
-        findings.append(Finding(_TRAIN, "experts", State.warning, text))
     if why := examination["separate"] or trial.get("rows_unshared_because"):
         text = f"completions do not share rows, which costs time and changes no result: {why}"
         findings.append(Finding(_TRAIN, "shared rows", State.warning, text))

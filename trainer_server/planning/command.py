@@ -12,6 +12,7 @@ from rich.table import Table
 from trainer_server.cli.local import ReasoningOption, ToolOption
 from trainer_server.common import Home
 from trainer_server.engines.served_model import present_directory
+from trainer_server.engines.vllm.command import experts_unapplied
 from trainer_server.engines.vllm.parsers import AUTO, REASONING_FLAG, TOOL_FLAG, check_parser_names, parsers_of
 from trainer_server.planning.model_shape import ModelShape
 from trainer_server.planning.plan import CONTEXT, Item, Plan, Workload, make_plan, remedies
@@ -73,6 +74,8 @@ def plan_command(
         + (f"; {concurrency} wait for one another, unless they share prefixes." if full_requests < concurrency else ".")
     )
     console.print(f"adapters: {', '.join(workload.targets)}", markup=False)
+    if why := _experts_refused(workload):
+        console.print(f"[yellow]The server refuses policies that adapt the experts of this model:[/yellow] {why}.")
     console.print("\n".join(_parser_lines(model, tool_call_parser, reasoning_parser)), markup=False)
     console.print("\n" + line, markup=False)
 
@@ -96,9 +99,17 @@ def _facts(plan: Plan, line: str) -> dict[str, Any]:
             "gib": {item.name: item.gib for item in plan.trainer_items},
         },
         "targets": list(plan.workload.targets),
+        "experts_refused": _experts_refused(plan.workload),
         "kv_tokens": plan.kv_tokens,
         "main_memory_gib": plan.main_memory_gib,
     }
+
+
+def _experts_refused(workload: Workload) -> str | None:
+    """Why no vLLM applies adapters of the experts that are planned for; None: it does, or there are none."""
+    if not workload.experts or (mixture := workload.shape.experts) is None:
+        return None
+    return experts_unapplied(mixture.model_type, workload.shape.targets, workload.targets, gpus=True)
 
 
 def _parser_lines(model: str, tools: str, reasoning: str) -> list[str]:

@@ -103,6 +103,7 @@ class Experts:
     """The sizes of a mixture of experts.
 
     Args:
+        model_type: Type of the text model that has it.
         layers: Number of layers that have it in place of an MLP.
         count: Experts of a layer.
         per_token: Experts that compute a token.
@@ -112,6 +113,7 @@ class Experts:
             gate; six of gpt-oss, which caps them.
     """
 
+    model_type: str
     layers: int
     count: int
     per_token: int
@@ -382,6 +384,7 @@ def _gated_delta(config: dict[str, Any]) -> GatedDelta:
 def _experts(config: dict[str, Any]) -> Experts:
     dense, every = config.get("mlp_only_layers") or (), config.get("decoder_sparse_step") or 1
     return Experts(
+        model_type=str(config["model_type"]),
         layers=sum(at not in dense and (at + 1) % every == 0 for at in range(int(config["num_hidden_layers"]))),
         count=int(config.get("num_experts") or config["num_local_experts"]),
         per_token=int(config["num_experts_per_tok"]),
@@ -408,7 +411,7 @@ KNOWN: dict[str, ModelShape] = {
     "Qwen3-14B": ModelShape(40, 5120, 17408, 40, 8, 128, 151936, False),
     "Qwen3-32B": ModelShape(64, 5120, 25600, 64, 8, 128, 151936, False),
     "Qwen3-30B-A3B": ModelShape(
-        48, 2048, 0, 32, 4, 128, 151936, False, experts=Experts(layers=48, count=128, per_token=8, intermediate=768)
+        48, 2048, 0, 32, 4, 128, 151936, False, experts=Experts("qwen3_moe", 48, 128, per_token=8, intermediate=768)
     ),
     "Gemma-3-270M": ModelShape(18, 640, 2048, 4, 1, 256, 262144, True),
     "Llama-3.2-1B": ModelShape(16, 2048, 8192, 32, 8, 64, 128256, True),

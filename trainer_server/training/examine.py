@@ -14,6 +14,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from trainer_server.training.model.architecture import check_trainable, unpackable
+from trainer_server.training.model.experts import has_fused_experts
 from trainer_server.training.model.lora import adapted_targets, has_experts
 from trainer_server.training.model.recurrent import has_known_layers
 from trainer_server.wire import TARGETS, TrainingError
@@ -41,8 +42,9 @@ def examine(directory: Path, rank: int, *, trust_remote_code: bool = False) -> d
     Returns:
         `architecture`: the model's class. `untrainable`: why it cannot be trained, or None. `separate`: why completions
         need a row each, or None. `adapted`: number of layers that get an adapter. `targets`: their names.
-        `experts`: whether the model is a mixture of experts. `parameters`: of the adapter. `template`: what the chat
-        template shows, see `_probe_template`.
+        `experts`: whether the model is a mixture of experts. `adaptable_experts`: whether these can get an adapter,
+        where a policy's targets name them. `parameters`: of the adapter. `template`: what the chat template shows, see
+        `_probe_template`.
     """
     result: dict[str, Any] = {"architecture": None, "untrainable": None, "separate": None}
     try:
@@ -73,6 +75,7 @@ def _adapter(model: Any, rank: int) -> dict[str, Any]:
         "adapted": len(layers),
         "targets": targets,
         "experts": has_experts(model),
+        "adaptable_experts": has_fused_experts(model),
         "parameters": sum(rank * (layer.in_features + layer.out_features) for layer in layers),
     }
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from tests.support.cli import art
 from tests.support.homes.model_directories import TOOLS_SHOWN, VLLM, installed_vllm, model_directory
 from tests.support.servers.hub import Hub, serving_hub
-from trainer_server.doctor import checkup, environment, model
+from trainer_server.doctor import checkup, environment, model, training
 from trainer_server.doctor.finding import Finding, State, worst
 from trainer_server.engines.vllm.registry import WHOLE_ADAPTERS
 from trainer_server.process.hardware import GIB
@@ -31,6 +32,7 @@ QWEN3 = {
     "max_position_embeddings": 4096,
 }
 HERMES = TOOLS_SHOWN + "<tool_call></tool_call><think></think>"
+EXPERTS_SERVED = ("--engine-args", "--lora-target-modules q_proj o_proj experts")
 
 
 @pytest.fixture
@@ -219,6 +221,48 @@ def test_a_disk_that_is_too_small_is_said(hub: Hub, monkeypatch: pytest.MonkeyPa
     _, checks = found("--model", "lab/open")
     assert (checks["serve/files"]["state"], checks["environment/disk"]["state"]) == ("failed", "warning")
     assert "HF_HOME" in checks["serve/files"]["remedy"]
+
+
+@pytest.mark.parametrize(
+    ("adaptable", "model_type", "words", "state", "text"),
+    [
+        (
+            True,
+            "gpt_oss",
+            ("--gpus", "1", *EXPERTS_SERVED),
+            "ok",
+            "experts do where `targets` of a policy has `experts`",
+        ),
+        (True, "gpt_oss", ("--gpus", "1"), "warning", "not started for them: serve with --engine-args '--lora-target"),
+        (True, "gpt_oss", EXPERTS_SERVED, "warning", "the server refuses: vLLM adapts experts on GPUs only"),
+        (True, "qwen3_moe", ("--gpus", "1", *EXPERTS_SERVED), "warning", "qwen3_5_moe_text only"),
+        (False, "gpt_oss", ("--gpus", "1", *EXPERTS_SERVED), "warning", "experts, routers and MLPs get no adapter"),
+    ],
+)
+@pytest.mark.usefixtures("cache")
+def test_whether_experts_get_an_adapter_is_said(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    adaptable: bool,
+    model_type: str,
+    words: tuple[str, ...],
+    state: str,
+    text: str,
+) -> None:
+    shown = {"error": None, "tools": True, "calls": True, "results": True, "thoughts": False}
+    mixture = {
+        "architecture": "Mixture", "untrainable": None, "separate": None, "adapted": 4, "targets": ["q_proj", "o_proj"],
+        "experts": True, "adaptable_experts": adaptable, "parameters": 64, "template": shown,
+    }  # fmt: skip
+    monkeypatch.setattr(
+        training.subprocess, "run", lambda *_args, **_options: SimpleNamespace(stdout=json.dumps(mixture))
+    )
+    monkeypatch.setattr(checkup, "flavour", lambda: "cpu")
+    where = weights(model_directory(tmp_path / "model", HERMES, **{**QWEN3, "model_type": model_type}))
+    check = found("--model", str(where), *words)[1]["train/experts"]
+    assert check["state"] == state
+    assert text in check["text"]
+    assert "attention (q_proj, o_proj)" in check["text"]
 
 
 def test_the_worst_state_counts() -> None:

@@ -177,6 +177,20 @@ def test_adapters_of_experts_have_room_in_each_slot_and_in_the_trainer() -> None
     assert args[args.index("--lora-target-modules") + 1 :] == ["q_proj", "k_proj", "v_proj", "o_proj", "experts"]
 
 
+def test_experts_of_which_vllm_reads_no_adapter_are_named(tmp_path: Path) -> None:
+    line = ["plan", "--gpu-memory", "192", "--experts", "--model"]
+    refused = CliRunner().invoke(build(), [*line, "Qwen/Qwen3-30B-A3B"]).output
+    assert "The server refuses policies that adapt the experts of this model: vLLM reads adapters of experts" in refused
+    assert (
+        "gpt_oss"
+        in json.loads(CliRunner().invoke(build(), [*line, "Qwen3-30B-A3B", "--json"]).output)["experts_refused"]
+    )
+    AutoConfig.for_model("gpt_oss", **SIZES, **KINDS["gpt_oss"]).save_pretrained(tmp_path)
+    read = CliRunner().invoke(build(), [*line, str(tmp_path)]).output
+    assert "--lora-target-modules" in read
+    assert "refuses" not in read
+
+
 def test_a_dense_model_has_no_experts_to_plan_for() -> None:
     run = CliRunner().invoke(build(), ["plan", "--model", "Qwen/Qwen3-8B", "--experts"])
     assert isinstance(run.exception, ConfigError)

@@ -117,16 +117,27 @@ def experts_refusal(base: ServedModel, args: Sequence[str]) -> str | None:
     """
     files = ModelFiles(Path(base.path))
     layers = files.linear_layers or TARGETS
-    if flavour() == "cpu":
-        why = "vLLM adapts experts on GPUs only"
-    elif files.model_type not in _EXPERTS_READ:
-        why = f"vLLM reads adapters of experts as they are written here for {', '.join(_EXPERTS_READ)} only"
-    elif EXPERTS in args:
+    why = experts_unapplied(files.model_type, layers, args, gpus=flavour() != "cpu")
+    return why and f"targets={EXPERTS}: {why}. Layers that get an adapter as it is: {', '.join(layers)}"
+
+
+def experts_unapplied(model_type: str, layers: Sequence[str], args: Sequence[str], *, gpus: bool) -> str | None:
+    """The same without the model's files, and without its layers in the text.
+
+    Args:
+        model_type: The model's type, of the whole or of its text model.
+        layers: Names of the layers that get an adapter beside them.
+        args: `--engine-args`.
+        gpus: Whether vLLM computes on GPUs.
+    """
+    if not gpus:
+        return "vLLM adapts experts on GPUs only"
+    if model_type not in _EXPERTS_READ:
+        return f"vLLM reads adapters of experts as they are written here for {', '.join(_EXPERTS_READ)} only"
+    if EXPERTS in args:
         return None
-    else:
-        flag = f"--engine-args '--lora-target-modules {' '.join(layers)} {EXPERTS}'"
-        why = f"vLLM is not started for them: serve with {flag}"
-    return f"targets={EXPERTS}: {why}. Layers that get an adapter as it is: {', '.join(layers)}"
+    flag = f"--engine-args '--lora-target-modules {' '.join(layers)} {EXPERTS}'"
+    return f"vLLM is not started for them: serve with {flag}"
 
 
 def child_environment(names: Iterable[str] = ()) -> dict[str, str]:
