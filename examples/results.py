@@ -37,9 +37,9 @@ once. `--connect URL` takes a running server and its model.
 All figures are success rates on held-out scenarios at temperature 0, as means over the seeds; the page of an example
 has each seed, with 95 % intervals. "before" is the untrained policy, "prompted" the same with demonstrations in its
 prompts, "after RL" the last version, or, where the page says so, the one that validation scenarios chose. RL adds what
-"after RL" has more than "after warm start", or than "before" without one; [where that is
-nothing](benchmarks/examples.md). The policy is SmolLM2-135M-Instruct, unless the page says otherwise. "seconds" has all measurements and the training, without the
-start of the server.
+"after RL" has more than "after warm start", or than "before" without one; [where that is nothing, and
+why](benchmarks/examples.md). The policy is SmolLM2-135M-Instruct, unless the page says otherwise. "seconds" has all
+measurements and the training, without the start of the server.
 """
 HEADINGS = ("example", "task", "seeds", "before", "prompted", "after warm start", "after RL", "seconds")
 NOT_YET = "No whole run has been measured yet."
