@@ -12,7 +12,7 @@ from typing import Any
 from trainer_server.common import Home
 from trainer_server.doctor.finding import Finding, State
 from trainer_server.engines.model_files import ModelFiles
-from trainer_server.engines.vllm.command import experts_unapplied
+from trainer_server.engines.vllm.command import experts_obstacle
 from trainer_server.engines.vllm.parsers import Parsers
 from trainer_server.process.child import inherited_environment
 from trainer_server.wire.policies import EXPERTS, RECURRENT_TARGETS
@@ -55,21 +55,21 @@ def check_training(
         return [Finding(_TRAIN, "model", State.failed, f"the model could not be examined: {words}")]
     findings = _model(examination, rank, _read_trial(home, directory))
     if not examination["untrainable"] and examination["experts"]:
-        why = experts_unapplied(files.model_type, examination["targets"], engine_args, gpus=gpus)
+        why = experts_obstacle(files.model_type, examination["targets"], engine_args, gpus=gpus)
         findings.append(_experts(examination, why))
     return [*findings, *_template(examination["template"], parsers)]
 
 
-def _experts(examination: dict[str, Any], unapplied: str | None) -> Finding:
-    """Whether policies can adapt the experts of a mixture; `unapplied`: why vLLM applies no adapter to them."""
+def _experts(examination: dict[str, Any], refusal: str | None) -> Finding:
+    """Whether policies can adapt the experts of a mixture; `refusal`: why vLLM applies no adapter to them."""
     recurrent = " and recurrent layers" if set(examination["targets"]) & set(RECURRENT_TARGETS) else ""
     names = f"attention{recurrent} ({', '.join(examination['targets'])})"
     if not examination["adaptable_experts"]:
         text = f"experts, routers and MLPs get no adapter; only {names} get one"
         return Finding(_TRAIN, "experts", State.warning, text)
     text = f"by default only {names} get an adapter; experts do where `targets` of a policy has `{EXPERTS}`"
-    if unapplied:
-        return Finding(_TRAIN, "experts", State.warning, f"{text}, which the server refuses: {unapplied}")
+    if refusal:
+        return Finding(_TRAIN, "experts", State.warning, f"{text}, which the server refuses: {refusal}")
     return Finding(_TRAIN, "experts", State.ok, text)
 
 
