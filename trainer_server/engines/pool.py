@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections import OrderedDict
+import time
+from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Collection, Coroutine, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
@@ -44,6 +45,9 @@ class Engines(Sequence[Engine]):
         self._engine_by_key: OrderedDict[str, Engine] = OrderedDict()
         self._route_numbers = itertools.count(1)
         self._last_routed = dict.fromkeys(self._engines, 0)
+        self._requests: Counter[Engine] = Counter()
+        self._idle, self._idle_since = 0.0, dict.fromkeys(self._engines, time.monotonic())
+        """Seconds without a request, of all engines together, and since when those that are idle now have none."""
 
     @overload
     def __getitem__(self, at: int) -> Engine: ...
@@ -64,6 +68,13 @@ class Engines(Sequence[Engine]):
     def resting(self) -> bool:
         """Whether any engine rests or is about to rest."""
         return any(engine.resting for engine in self._engines)
+
+    @property
+    def idle_seconds(self) -> float:
+        """For how long an engine has had no request since this object was made; of several engines, the mean."""
+        now = time.monotonic()
+        idle = self._idle + sum(now - since for since in self._idle_since.values())
+        return idle / max(1, len(self._engines))
 
     async def wait_ready(self, timeout: float) -> None:
         """Waits until any engine is ready.
@@ -105,8 +116,16 @@ class Engines(Sequence[Engine]):
             EngineError: No engine is ready.
         """
         engine = self._choose(affinity_key, sticky, prompt)
-        with engine.occupied():
-            yield engine
+        self._requests[engine] += 1
+        if (since := self._idle_since.pop(engine, None)) is not None:
+            self._idle += time.monotonic() - since
+        try:
+            with engine.occupied():
+                yield engine
+        finally:
+            self._requests[engine] -= 1
+            if not self._requests[engine]:
+                self._idle_since[engine] = time.monotonic()
 
     def has_choice(self, affinity_key: str) -> bool:
         """Whether a key has no engine yet, and there are several."""

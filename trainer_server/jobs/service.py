@@ -115,6 +115,8 @@ class JobService:
         self.retention = Retention(
             keep=options.keep_versions, store=store, slots=deployment.slots, names=names, needs=self.open.needs
         )
+        self._idle_marks = dict[str, float]()
+        """`idle_seconds` of the engines at the end of the last step of each policy."""
         self._accepting = asyncio.Lock()  # a key that is sent twice at the same time makes one job; see JobQueue.accept
         self._task = PeriodicTask("the end of jobs", self.end_next)
 
@@ -465,6 +467,11 @@ class JobService:
         if job.error or job.result is None:
             job.status, job.result = JobStatus.failed, None
             self.deployment.names.step_back(job.policy)
+        if job.kind == "step":
+            idle = self.deployment.engines.idle_seconds
+            if (before := self._idle_marks.get(job.policy)) is not None:
+                job.seconds["engines_idle"] = idle - before
+            self._idle_marks[job.policy] = idle
         job.finished = time.time()
         return job
 

@@ -443,7 +443,8 @@ class Job(BaseModel):
     `epoch`, `updates`, `updates_left`, `seconds_left` (an estimate). Empty for other jobs."""
     seconds: dict[str, float] = Field(default_factory=dict)
     """Wall time of each phase, seconds: `render` (sft only), `teacher` (steps that ask another vLLM, or have hints),
-    `train`, `swap`."""
+    `train`, `swap`. Of a step also `engines_idle`: how long engines had no request since the policy's step before, on
+    average; not of the first step after a start of the server."""
 
     def without_trajectories(self) -> Job:
         """The job as lists show it: its result does not name the trajectories."""

@@ -94,7 +94,8 @@ class StepRecord:
         groups: The runs that were sent; empty where the server accepted the step before a crash.
         seconds: Wall time by phase: `rollout`, `train`, `swap`, `evaluation`. Where groups are made during training,
             `rollout` is from the first begin of a group that the step took to the last end, `wait` is how long the
-            step waited for groups, and `slots` how long its runs waited for slots, on average.
+            step waited for groups, and `slots` how long its runs waited for slots, on average. `engines_idle`: how long
+            engines had no request since the step before.
         replaced: How many groups were added because others have equal rewards, which teach nothing.
         explored: How many runs were added at a higher temperature to groups with equal rewards.
         hints: What hints did; None: `train` gives none.

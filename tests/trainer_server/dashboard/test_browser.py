@@ -161,6 +161,7 @@ def test_the_way_from_a_policy_to_a_token(page: Any) -> None:
         page.click("text=Save picture")
     assert saved.value.suggested_filename == "agent reward_mean.png"
     assert saved.value.path().read_bytes().startswith(b"\x89PNG")
+    assert "for runs" in page.inner_text("section[aria-labelledby=pace]")
     dead = page.inner_text("section[aria-labelledby=dead]")
     assert "<b>hostile</b>" in dead
     page.click("section[aria-labelledby=dead] a >> nth=0")

@@ -67,3 +67,24 @@ def test_only_a_new_rollout_of_several_engines_has_a_choice(three: list[LettersE
     engines.forget(["1"])
     assert engines.has_choice("1")
     assert not Engines(three[:1]).has_choice("1")
+
+
+def test_engines_are_idle_while_they_have_no_request(
+    three: list[LettersEngine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(pool.time, "monotonic", lambda: clock[0])
+    engines = Engines(three)
+
+    def after(seconds: float) -> float:
+        clock[0] += seconds
+        return engines.idle_seconds
+
+    assert after(3.0) == 3.0
+    with engines.route("a", sticky=True):
+        assert after(6.0) == 7.0, "two of three have none"
+        with engines.route("a", sticky=True), engines.route("b", sticky=True):
+            assert after(3.0) == 8.0
+        assert after(3.0) == 10.0, "the first still has one"
+    assert after(3.0) == 13.0
+    assert Engines([]).idle_seconds == 0.0

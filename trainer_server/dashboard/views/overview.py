@@ -12,6 +12,7 @@ from starlette.responses import JSONResponse
 
 from trainer_server.dashboard.curves import curves, flat
 from trainer_server.dashboard.evaluations import repeats_of
+from trainer_server.dashboard.pace import StepPace
 from trainer_server.dashboard.render import HEADERS, PageRoute, address, page, part
 from trainer_server.dashboard.sources import Figures, Sources, SourcesDep
 from trainer_server.dashboard.status import RECENT, engine_rows, running_jobs, throughput
@@ -23,6 +24,8 @@ router = APIRouter(include_in_schema=False, route_class=PageRoute)
 
 _SHOWN_VERSIONS = 6
 """Versions of a scenario on the page of a policy: the first one and the newest."""
+_JOBS = 200
+"""Newest jobs of the server: those of a page of jobs, and those among which the steps of a policy are searched."""
 _SHOWN_METRICS = ("reward_mean", "loss", "grad_norm", "entropy", "logp_gap", "tokens_trained", "groups_skipped")
 
 
@@ -61,8 +64,8 @@ async def policy(
     scenario: Annotated[str, Query(max_length=200)] = "",
     after: Annotated[str, Query(max_length=200)] = "",
 ) -> Response:
-    """A policy: learning curves, of all runs or of a scenario's; versions; what several evaluation runs of a scenario
-    tell; groups that teach nothing; scenarios."""
+    """A policy: learning curves, of all runs or of a scenario's; the pace of its steps; versions; what several
+    evaluation runs of a scenario tell; groups that teach nothing; scenarios."""
     await sources.look()
     values = await asyncio.to_thread(_policy, sources, name, scenario.strip(), after)
     return page(request, "policy.html", **values)
@@ -71,7 +74,7 @@ async def policy(
 @router.get("/ui/jobs")
 async def jobs(request: Request, sources: SourcesDep) -> Response:
     """The newest jobs."""
-    jobs = await asyncio.to_thread(sources.server.jobs.newest, 200)
+    jobs = await asyncio.to_thread(sources.server.jobs.newest, _JOBS)
     return page(request, "jobs.html", jobs=jobs)
 
 
@@ -164,6 +167,7 @@ def _policy(sources: Sources, name: str, scenario: str, after: str) -> dict[str,
         "repeats": repeats,
         "ks": sorted({k for row in repeats for k in row.pass_at}),
         "curves": sorted(by_name),
+        "pace": StepPace.of([job for job in sources.server.jobs.newest(_JOBS) if job.policy == name]),
         "scenario": scenario,
         "scenarios": _scenario_rows(sources, name, scenarios),
         "after": after,

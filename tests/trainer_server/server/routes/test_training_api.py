@@ -62,6 +62,7 @@ def test_a_step_makes_a_version_that_is_served(server: TrainerServer) -> None:
         assert skipped["result"]["version"] == 1
         assert "all the same" in skipped["result"]["metrics"]["skipped"]
         assert skipped["result"]["trajectories"] == []
+        assert 0 < skipped["seconds"]["engines_idle"] < skipped["finished"] - job["finished"] + 0.01
         assert http.get("/api/policies/p/versions/1").json()["score"] == 0.5, "a reward that teaches nothing counts too"
 
         assert http.delete("/api/policies/p/versions/1").status_code == 409
