@@ -176,7 +176,7 @@ class _Filling:
         }
         ended = began + _STEP_SECONDS * 0.9
         result = StepResult(version=at + 1, metrics=metrics, trajectories=trained)
-        seconds = {"train": _STEP_SECONDS * 0.3, "swap": 0.2}
+        seconds = {"train": _STEP_SECONDS * 0.3, "swap": 0.2, "engines_idle": _STEP_SECONDS * 0.35}
         job = Job(
             id=file.id, kind="step", policy=POLICY, status=JobStatus.succeeded, created=began, finished=ended,
             result=result, seconds=seconds,
