@@ -129,8 +129,10 @@ def _scenarios(summary: Scaffold) -> str:
 
 
 def _files(place: Place) -> list[Path]:
-    """The graph's file, and those beside it."""
-    return [] if isinstance(place.source, str) else sorted(place.source.parent.glob("*.py"))
+    """The graph's file, and behind it those beside it."""
+    if isinstance(place.source, str):
+        return []
+    return sorted(place.source.parent.glob("*.py"), key=lambda file: (file.name != place.source.name, file))
 
 
 def _relative(project: Project, file: Path) -> str:
