@@ -28,25 +28,15 @@ from typing import Any
 
 from art_examples.learning.learn import CONCURRENCY, SERVER_ARGUMENTS
 from art_examples.learning.runs import machine, tell
-from art_examples.learning.task import Recipe, TaskMaker
+from art_examples.learning.task import Recipe
 from art_examples.quickstart.server_process import trainer_server
-from art_examples.temporal_clue.task import temporal_clue
-from art_examples.tic_tac_toe.task import tic_tac_toe
 
 from art_langgraph import ChatART, Evaluation, HeldOut, TrainerClient, train
 from art_langgraph.loop.watch.record import StepRecord
 from art_mcp import PairedGain
 from benchmarks.tasks import remedies
-from benchmarks.tasks.lookup import lookup
-from benchmarks.tasks.registry import TASKS
+from benchmarks.tasks.registry import MORE_TASKS
 from trainer_server.common import Connection
-
-MAKERS: dict[str, TaskMaker] = {
-    **TASKS,
-    "lookup": lookup,
-    "temporal_clue": temporal_clue,
-    "tic_tac_toe": tic_tac_toe,
-}
 
 REMEDIES: dict[str, Callable[[Recipe], Recipe]] = {
     **{name: remedy for name, remedy in remedies.REMEDIES.items() if name != "hints"},
@@ -100,7 +90,7 @@ async def run(server: Connection, options: argparse.Namespace, curve: Curve) -> 
         options: Options of the command line.
         curve: Keeps what is measured.
     """
-    async with TrainerClient(server.url, server.api_key) as client, MAKERS[options.task](options.seed) as task:
+    async with TrainerClient(server.url, server.api_key) as client, MORE_TASKS[options.task](options.seed) as task:
         config = task.recipe.config.model_copy(update={"lr": options.lr})
         recipe = REMEDIES[options.remedy](replace(task.recipe, config=config, falling=False))
         policy = f"{task.name}-{options.seed}".replace("_", "-")
@@ -133,7 +123,7 @@ async def run(server: Connection, options: argparse.Namespace, curve: Curve) -> 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="testbed:qwen2.5-0.5b", help="as of `serve` (testbed:qwen2.5-0.5b)")
-    parser.add_argument("--task", choices=list(MAKERS), default="temporal_clue", help="what to learn (temporal_clue)")
+    parser.add_argument("--task", choices=list(MORE_TASKS), default="temporal_clue", help="a task (temporal_clue)")
     parser.add_argument("--seed", type=int, default=0, help="of the task, the LoRA and the training (0)")
     parser.add_argument("--steps", type=int, default=30, help="GRPO steps (30)")
     parser.add_argument("--every", type=int, default=6, help="steps between two measurements (6)")

@@ -38,7 +38,7 @@ from rich.console import Console
 from rich.table import Table
 
 from art_langgraph import ChatART, Evaluation, GRPOConfig, TrainerClient, evaluate, train
-from benchmarks.tasks.registry import TASKS
+from benchmarks.tasks.registry import MORE_TASKS
 from trainer_server.common.jsonl import append_jsonl, read_jsonl
 
 STALENESSES = (0, 1, 2, 4)
@@ -194,7 +194,7 @@ async def run(options: argparse.Namespace, url: str, key: str, tell: Callable[[s
             for seed in range(options.seeds):
                 if not missing(read_cells(options.output), name, seed, options):
                     continue
-                async with TASKS[name](seed) as task:
+                async with MORE_TASKS[name](seed) as task:
                     bench = Bench(task, seed, client, options.steps, options.held_out, tell)
                     append_jsonl(options.output, await bench.cells(options.stalenesses, options.losses))
 
@@ -218,7 +218,7 @@ def table(cells: Sequence[Cell]) -> Table:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
-    parser.add_argument("--tasks", nargs="+", choices=list(TASKS), default=["reverse_text", "sql"])
+    parser.add_argument("--tasks", nargs="+", choices=list(MORE_TASKS), default=["reverse_text", "sql"])
     parser.add_argument("--seeds", type=int, default=3, help="seeds, from 0 (3)")
     parser.add_argument("--stalenesses", type=int, nargs="+", default=list(STALENESSES), help="max_staleness (0 1 2 4)")
     parser.add_argument("--losses", nargs="+", choices=list(LOSSES), default=list(LOSSES), help="losses (all)")

@@ -97,10 +97,12 @@ PICTURE = """
 from pathlib import Path
 
 from art_examples.learning.curve import draw
+from IPython.display import SVG
 
-row = learned.as_json()
-draw(Path("runs/examples/{example}/notebook.svg"), [row])
+row, picture = learned.as_json(), Path("runs/examples/{example}/notebook.svg")
+draw(picture, [row])
 print({{stage: row[stage]["success"] for stage in ("before", "warm", "after") if row[stage]}})
+SVG(picture.read_text())
 """
 END = """
 await stack.aclose()

@@ -26,18 +26,20 @@ Each example is an agent in a folder of `examples/`, most of them LangGraph apps
 steps, which takes one to five minutes on two cores; `make examples` (`python -m art_examples`) trains all of them on
 one server, and `remote_gpu` on its own. With a server each it took about 40 minutes; on one it is not measured yet.
 `notebook.ipynb` in its folder does the same, a stage in each cell. `python -m art_examples.NAME` makes a whole run and
-appends it to `results.jsonl` in the folder, or a short one (`--steps`, `--held-out`) to `runs/examples/NAME`. `python
--m art_examples.results` makes these pages from the whole runs of each task's last recipe.
+appends it to `results.jsonl` in the folder, or a short one (`--steps`, `--held-out`, `--demonstrations`) to
+`runs/examples/NAME`. `python -m art_examples.results` makes these pages from the whole runs of each task's last recipe.
 
 `python -m art_examples.NAME --model MODEL --minutes 20` trains another base model, for 20 minutes, and writes to
-`runs/examples/NAME`. The recipe's warm start is left out where the model solves a twentieth of the task by itself. On
-GPUs a step has as many runs as the engines compute at once. `--connect URL` takes a running server and its model.
+`runs/examples/NAME`. The recipe's warm start is left out where the model solves a twentieth of the task by itself, or
+with demonstrations in its prompts, which then stay there. On GPUs a step has as many runs as the engines compute at
+once. `--connect URL` takes a running server and its model.
 
 All figures are success rates on held-out scenarios at temperature 0, as means over the seeds; the page of an example
 has each seed, with 95 % intervals. "before" is the untrained policy, "prompted" the same with demonstrations in its
-prompts, "after RL" the last version, or, where the page says so, the one that validation scenarios chose. The policy is
-SmolLM2-135M-Instruct, unless the page says otherwise. "seconds" has all measurements and the training, without the
-start of the server.
+prompts, "after RL" the last version, or, where the page says so, the one that validation scenarios chose. RL adds what
+"after RL" has more than "after warm start", or than "before" without one; [where that is nothing, and
+why](benchmarks/examples.md). The policy is SmolLM2-135M-Instruct, unless the page says otherwise. "seconds" has all
+measurements and the training, without the start of the server.
 """
 HEADINGS = ("example", "task", "seeds", "before", "prompted", "after warm start", "after RL", "seconds")
 NOT_YET = "No whole run has been measured yet."

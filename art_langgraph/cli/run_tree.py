@@ -14,7 +14,7 @@ from rich.tree import Tree
 from art_langgraph.cli.printing import cell, shorten
 from art_langgraph.messages import plain
 from art_langgraph.trajectory import Scenario, Trajectory
-from trainer_server.common.run_tree import CallItem, Item, NodeItem, ToolItem, calls
+from trainer_server.common.run_tree import CallItem, Item, NodeItem, ToolItem, call_line, calls
 from trainer_server.wire.text import beginning, visible
 
 _LINE_LENGTH = 140
@@ -115,8 +115,7 @@ def words_of(message: dict[str, Any] | None) -> str:
         return ""
     content = message.get("content")
     words = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False) if content else ""
-    calls = [call.get("function") or {} for call in message.get("tool_calls") or () if isinstance(call, dict)]
-    return " ".join([words, *(f"→ {call.get('name', 'tool')}({call.get('arguments', '')})" for call in calls)]).strip()
+    return " ".join([words, *(f"→ {call_line(call)}" for call in message.get("tool_calls") or ())]).strip()
 
 
 def model_of(item: CallItem) -> str:

@@ -38,9 +38,9 @@ class TrainerClient(PolicyAPI, JobAPI, RolloutAPI):
     """
 
     async def health(self) -> dict[str, Any]:
-        """`{"ready", "engines", "concurrency", "trainer", "gpus", "gpu_hour_price", "error"}`: whether completions can
-        be answered now, by which engines, and how many at once; whether the trainer runs; what is paid for; what has
-        failed."""
+        """`{"ready", "engines", "concurrency", "trainer", "overlaps", "gpus", "gpu_hour_price", "error"}`: whether
+        completions can be answered now, by which engines, and how many at once; whether the trainer runs, and whether
+        it has GPUs of its own; what is paid for; what has failed."""
         health: dict[str, Any] = (await self._request("GET", "/health")).json()
         return health
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+from typing import Any
 
 import httpx
 
@@ -63,11 +64,22 @@ async def find_concurrency(server: Connection | None) -> int | None:
     Returns:
         None: there is no server, it does not answer, or its engines do not say.
     """
+    concurrency = (await _health(server)).get("concurrency")
+    return concurrency if type(concurrency) is int and concurrency > 0 else None
+
+
+async def find_overlap(server: Connection) -> bool:
+    """Whether the engines and the trainer of a server compute at the same time, on GPUs of their own. False also where
+    it does not answer or does not say."""
+    return (await _health(server)).get("overlaps") is True
+
+
+async def _health(server: Connection | None) -> dict[str, Any]:
+    """What a server says of itself; nothing where it does not answer. None: the one that clients find."""
     try:
         server = server or Connection.find()
         async with httpx.AsyncClient(timeout=_LOOK_TIMEOUT) as http:
             answer = await http.get(f"{server.url}/health", headers={"Authorization": f"Bearer {server.api_key}"})
-            concurrency = answer.json()["concurrency"]
+            return dict(answer.json())
     except (ConfigError, OSError, ValueError, KeyError, TypeError, httpx.HTTPError):
-        return None
-    return concurrency if type(concurrency) is int and concurrency > 0 else None
+        return {}

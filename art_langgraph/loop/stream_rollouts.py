@@ -61,6 +61,7 @@ class StreamRollouts(StepRollouts):
     ) -> None:
         super().__init__(options, source, curriculum, limit)
         self._stream = GroupStream(self._make, limit, in_flight)
+        self._staleness = options.max_staleness or 0
         self._step = 0
         """The step that takes groups, or that will take the next ones; 0: none has yet."""
         self._version: int | None = None
@@ -145,7 +146,7 @@ class StreamRollouts(StepRollouts):
                 f"the trainer was busy {1 - share:.0%} of the time, and groups waited for it: give it more or faster "
                 "devices, or steps with fewer tokens"
             )
-        staleness = self._options.max_staleness
+        staleness = self._staleness
         remedies = {
             "slots": "add an engine, or raise max_concurrency where the engines can compute more requests",
             "in_flight": f"raise in_flight={self._in_flight}",
@@ -161,7 +162,7 @@ class StreamRollouts(StepRollouts):
 
     def _allow(self, missing: int) -> None:
         """Sets how many groups there may be: those that the step takes, and those of `max_staleness` later steps."""
-        later_steps = min(self._options.max_staleness, self._options.steps - self._step)
+        later_steps = min(self._staleness, self._options.steps - self._step)
         self._stream.allow(0 if later_steps < 0 else missing + later_steps * self._options.groups_per_step)
 
     def _ages(self, group: TrajectoryGroup, of: Callable[[Iterable[int]], int] = min) -> list[int]:
@@ -178,16 +179,16 @@ class StreamRollouts(StepRollouts):
 
     def _usable(self, group: TrajectoryGroup, config: GRPOConfig) -> bool:
         """Whether a step takes a group: too few of its runs may be as young as the settings of the step want them."""
-        options, ages, bound = self._options, self._ages(group), config.max_staleness
+        ages, bound = self._ages(group), config.max_staleness
         stale = 0 if bound is None else sum(age > bound for age in self._ages(group, max))
         oldest = max(ages, default=0)
-        if (stale or oldest > options.max_staleness) and not self._age_rule_shown:
+        if (stale or oldest > self._staleness) and not self._age_rule_shown:
             self._age_rule_shown = True
             log.warning(
                 "step %d: a group is %d versions old (max_staleness=%d). Such groups are %s",
                 self._step,
                 oldest,
-                options.max_staleness,
+                self._staleness,
                 _age_rule(config),
             )
         return not stale or len(ages) - stale >= 2

@@ -9,10 +9,11 @@ import logging
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from art_langgraph.client.servers import find_concurrency
+from art_langgraph.client.servers import find_concurrency, find_overlap
 from art_langgraph.client.step_marks import StepMarks
 from art_langgraph.credit import Advantage, advantages_by_run
 from art_langgraph.loop.batch import RolloutBatch
@@ -103,7 +104,7 @@ class TrainingLoop:
 
     async def run(self) -> AsyncGenerator[StepRecord]:
         """Takes the steps, and yields after each."""
-        options = self._options
+        options = self._options = await self._with_staleness()
         curriculum = await Curriculum.begin(
             options.make_sampler(),
             self._scenarios,
@@ -150,6 +151,15 @@ class TrainingLoop:
             if not steps:
                 await self._watch.conclude()
 
+    async def _with_staleness(self) -> TrainOptions:
+        """The options with a `max_staleness`: that of the caller, or what suits the server."""
+        if self._options.max_staleness is not None:
+            return self._options
+        overlaps = await find_overlap(self._options.client.connection)
+        if overlaps:
+            log.info("max_staleness=1: engines and trainer have GPUs of their own. With 0 they take turns")
+        return replace(self._options, max_staleness=int(overlaps))
+
     async def _slots(self) -> tuple[Slots, Tuner | None]:
         """The slots of the runs, and what tunes them; None: nothing does, or an earlier process of the run has done so.
 
@@ -159,7 +169,7 @@ class TrainingLoop:
         if not options.tune:
             return Slots(options.max_concurrency or await find_concurrency(options.client.connection) or 32), None
         capacity = (await options.client.health()).get("concurrency")
-        runs = options.groups_per_step * options.n * (1 + options.max_staleness)
+        runs = options.groups_per_step * options.n * (1 + (options.max_staleness or 0))
         limits = [limit for limit in (options.max_concurrency, capacity) if limit is not None]
         most = min(limits) if limits else max(32, runs)
         if options.run and options.store is not None:

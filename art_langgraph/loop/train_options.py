@@ -90,7 +90,8 @@ class TrainOptions(WatchOptions, RolloutOptions):
             comes before `dynamic_sampling`. None: never.
         dynamic_sampling: How often a step runs further scenarios in place of those whose runs all got the same reward,
             which teach nothing; 0: never.
-        max_staleness: How many versions a step's completions may be behind. With 0, rollouts and training take turns.
+        max_staleness: How many versions a step's completions may be behind. None: 1 where engines and trainer have GPUs
+            of their own (`TrainerClient.health`, `overlaps`), else 0. With 0, rollouts and training take turns.
             With more, groups are made all the time, also during training, and a step takes the first `groups_per_step`
             that are complete, so that nothing waits for the slowest run. This saves time where the engine and the
             trainer do not share a processor. A group that others overtake may become older: it is used with its
@@ -131,7 +132,7 @@ class TrainOptions(WatchOptions, RolloutOptions):
     measured: Sequence[TrajectoryGroup] = ()
     explore: Exploration | None = None
     dynamic_sampling: int = 0
-    max_staleness: int = 0
+    max_staleness: int | None = None
     in_flight: int | None = None
     pins: Literal["run", "follow"] = "run"
     hints: HintFunction | Hints | None = None
@@ -192,7 +193,7 @@ class TrainOptions(WatchOptions, RolloutOptions):
                 f"{len(scenarios)} scenarios are fewer than groups_per_step={self.groups_per_step}, the scenarios of a "
                 f"step: give more scenarios{remedy if scenarios else ''}"
             )
-        if self.max_staleness < 0 or self.dynamic_sampling < 0:
+        if (self.max_staleness or 0) < 0 or self.dynamic_sampling < 0:
             raise ConfigError(
                 f"max_staleness={self.max_staleness} and dynamic_sampling={self.dynamic_sampling} must be 0 or more"
             )

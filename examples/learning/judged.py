@@ -66,7 +66,7 @@ async def learn_by_judge(
     begun = learned.warm or learned.before
     assert begun is not None
     ruler = Ruler(judge)
-    learning = Learning(task, learned.seed, client, policy, tell)
+    learning = Learning(task, learned.seed, client, policy, tell, learned.shots)
     await learning.fork(begun)
     share, pairs = agreement(await learning.train(group_reward=ruler))
     known = "no pair of runs can be compared" if share is None else f"{share:.2f} of {pairs} pairs of runs"

@@ -42,7 +42,8 @@ MOST_GROUPS = 32
 LEAST_SHARE = 0.01
 """Of a learning rate that falls with the time: what is left of it at the end."""
 ABLE = 0.05
-"""Success of an untrained policy from which on it may learn without a warm start."""
+"""Success of an untrained policy, alone or with demonstrations in its prompts, from which on it may learn without a
+warm start."""
 COLD_LR = 1e-4
 """Largest learning rate without a warm start. With a recipe's own, a policy of Qwen2.5-0.5B gave the same answer in all
 runs after a few steps, long before it could do the task (docs/benchmarks/real-weights.md)."""
@@ -69,6 +70,7 @@ class Learned:
         dead_groups: Which scenarios never taught anything, and why. None: there was no training.
         costs: What a run took, by stage, where the task asks for it: `run_costs`.
         judged: What a copy of the policy learned by a judge, as JSON (`Judged`). None: there is no copy.
+        shots: How many demonstrations the policy had in its prompts while it was trained and measured in the end.
         fingerprint: `Task.fingerprint` of the task with the recipe that the policy was trained by. None: it has none.
     """
 
@@ -88,6 +90,7 @@ class Learned:
     dead_groups: DeadGroups | None = None
     costs: dict[str, dict[str, float | None]] = field(default_factory=dict)
     judged: dict[str, Any] | None = None
+    shots: int = 0
     fingerprint: str | None = None
 
     @property
@@ -111,6 +114,7 @@ class Learned:
             "skipped": self.skipped,
             **({"chosen": self.chosen} if self.chosen is not None else {}),
             "groups": [asdict(counts) for counts in self.groups],
+            **({"shots": self.shots} if self.shots else {}),
             **({"costs": self.costs} if self.costs else {}),
             **({"judged": self.judged} if self.judged else {}),
         }
@@ -141,12 +145,19 @@ class Learning:
         client: Client of the trainer server.
         policy: Name of the policy, which `create` creates. Policies of roles have the name of the role behind it.
         tell: Called with a line of text after each stage and step.
+        shots: How many demonstrations are in its prompts.
     """
 
     def __init__(
-        self, task: Task, seed: int, client: TrainerClient, policy: str, tell: Callable[[str], None] = lambda line: None
+        self,
+        task: Task,
+        seed: int,
+        client: TrainerClient,
+        policy: str,
+        tell: Callable[[str], None] = lambda line: None,
+        shots: int = 0,
     ) -> None:
-        self.learned = Learned(task.name, seed)
+        self.learned = Learned(task.name, seed, shots=shots)
         self._task, self._seed, self._client, self._tell = task, seed, client, tell
         self._policies = [f"{policy}-{role}" for role in task.roles] or [policy]
 
@@ -172,8 +183,7 @@ class Learning:
 
     async def measure_prompted(self) -> None:
         """Measures the newest version with demonstrations in its prompts."""
-        shown = {"demonstrations": self._task.demonstrations, "shots": self._task.shots}
-        models = (PromptedChatART(policy=policy, **shown, **self._options()) for policy in self._policies)
+        models = (self._model(policy, self._task.shots) for policy in self._policies)
         self.learned.prompted = await self._evaluate("prompted", self._task.graph(*models), await self._latest())
         await self._note_costs("prompted", self.learned.prompted)
 
@@ -340,19 +350,23 @@ class Learning:
         if self._task.self_play is None:
             return self._graph()
         (policy, version), *_ = (await self._latest()).items()
-        options = self._options()
-        return self._task.self_play(ChatART(policy=policy, **options), ChatART(policy=f"{policy}@{version}", **options))
+        shots = self.learned.shots
+        return self._task.self_play(self._model(policy, shots), self._model(f"{policy}@{version}", shots))
 
     def _graph(self) -> Graph:
-        return self._task.graph(*(ChatART(policy=policy, **self._options()) for policy in self._policies))
+        return self._task.graph(*(self._model(policy, self.learned.shots) for policy in self._policies))
 
     async def _latest(self) -> dict[str, int]:
         """The newest version of each policy."""
         return {policy: (await self._client.policy(policy)).latest for policy in self._policies}
 
-    def _options(self) -> dict[str, Any]:
-        server = self._client.connection
-        return {"base_url": server.url, "api_key": server.api_key, "max_tokens": self._task.max_tokens}
+    def _model(self, policy: str, shots: int) -> ChatART:
+        """The chat model of a policy, with so many demonstrations in its prompts."""
+        server, task = self._client.connection, self._task
+        asked = {"base_url": server.url, "api_key": server.api_key, "max_tokens": task.max_tokens}
+        if not shots:
+            return ChatART(policy=policy, **asked)
+        return PromptedChatART(policy=policy, demonstrations=task.demonstrations, shots=shots, **asked)
 
 
 async def learn(
@@ -369,6 +383,9 @@ async def learn(
 ) -> Learned:
     """Measures the untrained policy, warms it up, measures, trains it, and measures again.
 
+    Where a warm start may be left out, it is left out for a policy that is ABLE by itself, or with demonstrations in
+    its prompts. These then stay in its prompts, so that what RL adds is the gain over `prompted`.
+
     Args:
         task: The task.
         seed: As that of `Learning`.
@@ -378,7 +395,7 @@ async def learn(
         prompted: Whether the untrained policy is also measured with demonstrations in its prompts.
         models: Names of other models to measure with these prompts, as litellm knows them.
         minutes: As that of `Learning.train`.
-        always_warm: Whether there is a warm start, if the recipe has one, also where the untrained policy is ABLE.
+        always_warm: Whether there is a warm start, if the recipe has one, whatever the untrained policy can do.
     """
     learning = Learning(task, seed, client, policy, tell)
     await learning.create()
@@ -387,11 +404,15 @@ async def learn(
         await learning.measure_prompted()
     for name in models:
         await learning.measure_model(name)
+    shown = learning.learned.prompted
+    shown_rate = (shown and shown.success_rate) or 0.0
     recipe = task.recipe
-    if task.recipe.warm_start is not None and not always_warm and before >= ABLE:
-        tell(f"no warm start: the untrained policy solves {before:.2f}")
+    if recipe.warm_start is not None and not always_warm and max(before, shown_rate) >= ABLE:
+        learning.learned.shots = 0 if before >= ABLE else task.shots
+        able = f"{before:.2f}" if before >= ABLE else f"{shown_rate:.2f} with demonstrations in its prompts, which stay"
+        tell(f"no warm start: the untrained policy solves {able}")
         recipe = replace(recipe, config=recipe.config.model_copy(update={"lr": min(recipe.config.lr, COLD_LR)}))
-    elif task.recipe.warm_start is not None:
+    elif recipe.warm_start is not None:
         await learning.warm_start()
         await learning.measure("warm")
     await learning.train(recipe, minutes=minutes)

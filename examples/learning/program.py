@@ -70,23 +70,29 @@ def interruptible() -> Iterator[None]:
 
 def main(about: str | None, makers: Mapping[str, TaskMaker], folder: Path, words: Sequence[str] | None = None) -> None:
     """Learns tasks by their recipes; see `run_learners`. makers: makers of the tasks, by their names."""
-    run_learners(about, {name: by_recipe(maker) for name, maker in makers.items()}, folder, words)
+    run_learners(about, {name: by_recipe(maker) for name, maker in makers.items()}, folder, words, recipes=True)
 
 
 def run_learners(
-    about: str | None, learners: Mapping[str, Learner], folder: Path, words: Sequence[str] | None = None
+    about: str | None,
+    learners: Mapping[str, Learner],
+    folder: Path,
+    words: Sequence[str] | None = None,
+    *,
+    recipes: bool = False,
 ) -> None:
     """Measures each task before, prompted, after the warm start and after the training, for each seed.
 
     Each finished run is a line of results.jsonl, of which curve.svg is drawn. Runs of other lengths (`--steps`,
-    `--minutes`, `--held-out`) or another base model have files of their own, so that those of the example are of its
-    recipe.
+    `--minutes`, `--held-out`, `--demonstrations`) or another base model have files of their own, so that those of the
+    example are of its recipe.
 
     Args:
         about: What `--help` says.
         learners: Learners of the tasks, by their names.
         folder: The folder of the example, which gets results.jsonl and curve.svg of whole runs.
         words: The words of the command line. None: those of the process.
+        recipes: Whether the learners follow recipes, whose warm start may have fewer demonstrations.
     """
     parser = argparse.ArgumentParser(
         prog=f"python -m art_examples.{folder.name}",
@@ -100,6 +106,10 @@ def run_learners(
     length.add_argument("--steps", type=positive, help="training steps in place of those of the recipe")
     length.add_argument("--minutes", type=duration, help="train for so long, in place of a number of steps")
     parser.add_argument("--held-out", type=positive, help="measure on the first N held-out scenarios only (all)")
+    parser.set_defaults(demonstrations=None)
+    if recipes:
+        said = "imitate the first N demonstrations only, which leaves more to RL (all)"
+        parser.add_argument("--demonstrations", type=positive, help=said)
     parser.add_argument(
         "--model",
         default=EMBEDDED,
@@ -132,13 +142,15 @@ def run_learners(
         parser.error("--model is for a server that is started here: with --connect, the server's own model is trained")
     exempt_loopback()
     first, seeds = given.first_seed, given.seeds or (1 if given.minutes else 3)
-    short = given.model != EMBEDDED or (given.steps, given.minutes, given.held_out) != (None, None, None)
+    sizes = (given.steps, given.minutes, given.held_out, given.demonstrations)
+    short = given.model != EMBEDDED or any(size is not None for size in sizes)
     out = given.out or (SHORT_RUNS / folder.name if short else folder)
     results = out / "results.jsonl"
     options = Options(
         steps=given.steps,
         minutes=given.minutes,
         held_out=given.held_out,
+        demonstrations=given.demonstrations,
         results=results,
         prompted=True,
         model=given.model if given.connect is None else None,

@@ -40,6 +40,7 @@ class Options:
         steps: Number of training steps. None: those of the recipe of each task.
         minutes: Minutes of training steps, of which there are as many as fit. None: there is no limit of time.
         held_out: Number of held-out scenarios. None: all.
+        demonstrations: Number of demonstrations of the warm start. None: all.
         results: JSONL file to which each finished run is appended. None: no file.
         model: The base model, as `serve --model` takes it. Recipes are made for the embedded one: another is not warmed
             up where it is able without. None: that of a server that runs already.
@@ -53,6 +54,7 @@ class Options:
     steps: int | None = None
     minutes: float | None = None
     held_out: int | None = None
+    demonstrations: int | None = None
     results: Path | None = None
     model: str | None = None
     prompted: bool = False
@@ -123,7 +125,8 @@ def by_recipe(maker: TaskMaker) -> Learner:
     async def learner(run: Run) -> Learned:
         options = run.options
         async with maker(run.seed) as whole:
-            task = whole.short(steps=options.steps, held_out=options.held_out)
+            sizes = {"steps": options.steps, "held_out": options.held_out, "demonstrations": options.demonstrations}
+            task = whole.short(**sizes)
             learned = await learn(
                 task,
                 run.seed,
@@ -184,8 +187,11 @@ async def _learn_all(
             learned = await learners[name](run)
             tell(f"  {learned.total_seconds:.0f} s in all")
             facts = {"date": datetime.now(UTC).date().isoformat(), "machine": machine()}
-            made_by = {"fingerprint": learned.fingerprint or options.short}
-            rows.append({**learned.as_json(), **made_by, **facts, "model": options.model, "note": options.note})
+            fingerprint = learned.fingerprint or options.short
+            if options.demonstrations is not None:
+                fingerprint = f"{fingerprint}, demonstrations: {options.demonstrations}"
+            made_by = {"fingerprint": fingerprint, "model": options.model, "note": options.note}
+            rows.append({**learned.as_json(), **facts, **made_by})
             if options.results is not None:
                 options.results.parent.mkdir(parents=True, exist_ok=True)
                 append_jsonl(options.results, rows[-1:])

@@ -134,10 +134,18 @@ class Task:
             for system in self.roles.values()
         ]
 
-    def short(self, *, steps: int | None = None, held_out: int | None = None) -> Task:
-        """The task with another number of steps, and perhaps with fewer scenarios to measure on. None: as it is."""
-        recipe = self.recipe if steps is None else replace(self.recipe, steps=steps)
-        return replace(self, recipe=recipe, held_out=self.held_out[:held_out], validation=self.validation[:held_out])
+    def short(
+        self, *, steps: int | None = None, held_out: int | None = None, demonstrations: int | None = None
+    ) -> Task:
+        """The task with another number of steps, and perhaps with fewer scenarios to measure on, and fewer
+        demonstrations for the warm start. None: as it is."""
+        return replace(
+            self,
+            recipe=self.recipe if steps is None else replace(self.recipe, steps=steps),
+            held_out=self.held_out[:held_out],
+            validation=self.validation[:held_out],
+            demonstrations=self.demonstrations[:demonstrations],
+        )
 
     @property
     def fingerprint(self) -> str:

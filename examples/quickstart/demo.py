@@ -1,8 +1,9 @@
 """The home of `art-langgraph demo`: a training that is made up, to look at the dashboard and the viewer without vLLM.
 
 Its success by step is that of the run in picture.json. Scenarios, tools, rewards and the forms of all records are those
-of the quickstart, and the ledger, the runs and the versions are written by the code that writes those of a server. What
-the model says, and how probable its tokens were, is drawn by chance.
+of the quickstart, and the ledger, the runs, the steps and the versions are written by the code that writes those of a
+server. What the model says, how probable its tokens were, and what a step measures of them, is drawn by chance. Which
+runs a step trains, and with which advantages, follows from their rewards as in a trainer.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import statistics
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -27,21 +29,36 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from art_langgraph import Scenario, Trajectory, TrajectoryStore
 from art_langgraph.attempts import NodeRun
 from art_langgraph.background.reports import trace_of
+from art_langgraph.credit import group_refs
 from art_langgraph.rewards import score
-from art_langgraph.trajectory import CompletionCall, ToolCall
+from art_langgraph.trajectory import CompletionCall, ToolCall, TrajectoryGroup
 from trainer_server.common import Home
 from trainer_server.jobs.queue import JobQueue
 from trainer_server.ledger.run_repository import ReportedRun, RunRepository, SentReference
 from trainer_server.ledger.sqlite import SQLiteBooks, SQLiteLedger
+from trainer_server.ledger.step_tokens import CompletionInStep, StepTokens, write_step_tokens
 from trainer_server.policies.store import AdapterStore
 from trainer_server.process.files import server_id
-from trainer_server.wire import Completion, CompletionStatus, Job, JobStatus, PolicySpec, Sampling, StepResult, Version
+from trainer_server.training.grpo.batch import Origin, Sample, gather_batch
+from trainer_server.wire import (
+    Completion,
+    CompletionStatus,
+    GRPOConfig,
+    Job,
+    JobStatus,
+    PolicySpec,
+    Sampling,
+    StepRequest,
+    StepResult,
+    Version,
+)
 
 POLICY = "demo"
 _GROUPS, _N = 6, 8
 """Scenarios of a step and runs of each, as the quickstart has them."""
 _HELD_OUT, _REPEATS = 12, 4
 """Scenarios that are evaluated, and runs of each."""
+_TOKENIZER = "demo"
 _STEP_SECONDS = 15.0
 _BASE = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 600, "hidden_size": 8}
 _TOOLS = [kind.tool for kind in KINDS]
@@ -135,17 +152,30 @@ class _Filling:
 
     def _add_step(self, at: int, made: Sequence[Trajectory], began: float) -> None:
         """A step that was sent these runs, and the version that it made."""
-        rewards = [run.reward or 0.0 for run in made]
-        metrics = {
-            "reward_mean": sum(rewards) / len(rewards),
-            "completions": sum(len(run.completions) for run in made),
+        groups, config = group_refs(TrajectoryGroup.by_scenario(made)), GRPOConfig()
+        file = self._jobs.accept("step", POLICY, request=StepRequest(groups=groups, config=config))
+        completions = self._ledger.read([call.id for run in made for call in run.completions if call.id])
+        origin = Origin(self._base.name, _TOKENIZER, self._server_id)
+        batch = gather_batch(groups, completions, config, policy=POLICY, version=at, origin=origin)
+        tokens = StepTokens(completions=[self._trace(sample) for sample in batch.samples], left_out=batch.left_out)
+        write_step_tokens(self._jobs.root / file.id, tokens)
+        metrics = batch.metrics()
+        trained = metrics["trajectories_trained"]
+        self._jobs.use(file.id, trained)
+        metrics |= {
+            "trajectories_trained": len(trained),
+            "tokens_trained": sum(sum(entry.trained) for entry in tokens.completions),
             "loss": round(self._random.gauss(0.0, 0.01), 4),
             "grad_norm": round(self._random.uniform(0.2, 0.6), 4),
-            "logp_gap": round(self._random.uniform(0.001, 0.004), 5),
+            "entropy": statistics.fmean(value for entry in tokens.completions for value in entry.entropy),
+            "logp_gap": statistics.fmean(
+                abs(trainer - sampler)
+                for entry in tokens.completions
+                for trainer, sampler in zip(entry.logprobs, completions[entry.completion].logprobs, strict=True)
+            ),
         }
-        file = self._jobs.accept("step", POLICY)
         ended = began + _STEP_SECONDS * 0.9
-        result = StepResult(policy=POLICY, version=at + 1, metrics=metrics)
+        result = StepResult(version=at + 1, metrics=metrics, trajectories=trained)
         seconds = {"train": _STEP_SECONDS * 0.3, "swap": 0.2}
         job = Job(
             id=file.id, kind="step", policy=POLICY, status=JobStatus.succeeded, created=began, finished=ended,
@@ -160,6 +190,13 @@ class _Filling:
         self._runs.step(file.id, POLICY, sent)
         self._store.begin_step(POLICY, f"demo-step-{at + 1}", [run.id for run in made])
         self._store.end_step(POLICY, f"demo-step-{at + 1}", at + 1)
+
+    def _trace(self, sample: Sample) -> CompletionInStep:
+        """What a trainer computes of a completion: log-probs that are almost the sampler's, and entropies that are
+        high where the sampled token was unlikely."""
+        draw, sampler = self._random, sample.completion.logprobs
+        logprobs = [value * draw.lognormvariate(0.0, 0.02) for value in sampler]
+        return sample.in_step(logprobs, [0.01 - value * draw.uniform(0.5, 1.5) for value in sampler])
 
     def _publish(self, version: Version) -> None:
         aside = self._policies.staging(POLICY, version.version)
@@ -239,7 +276,7 @@ class _Filling:
         prompt, sampled = (self._tokenizer.encode(_text(some)).ids for some in (messages, [message]))
         return Completion(
             id=f"chatcmpl-{self._random.getrandbits(96):024x}", created=created, server_id=self._server_id,
-            base_model=self._base.name, tokenizer="demo", policy=POLICY, version=part.version, model=POLICY,
+            base_model=self._base.name, tokenizer=_TOKENIZER, policy=POLICY, version=part.version, model=POLICY,
             rollout=rollout, status=CompletionStatus.complete, finish_reason="tool_calls", sampling=Sampling(),
             prompt_token_ids=prompt, token_ids=sampled,
             logprobs=[-self._random.expovariate(1.5 + part.version) for _ in sampled],

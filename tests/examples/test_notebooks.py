@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ast
-import inspect
 import json
 from pathlib import Path
-from typing import Any
 
+import nbformat
 import pytest
 from art_examples import notebooks
+from nbclient import NotebookClient
 
 from tests.support.runs.tasks import answers
 from tests.support.servers.trainer_server import TrainerServer
@@ -37,19 +37,19 @@ def test_what_its_cells_import_is_there(path: Path) -> None:
 
 
 @pytest.mark.slow
-async def test_the_cells_of_one_run(
-    connected: TrainerServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    names: dict[str, Any] = {}
-    text = notebooks.made()[notebooks.EXAMPLES / "tic_tac_toe" / notebooks.NOTEBOOK]
-    settings, *others = cells(text)
+async def test_a_notebook_runs_from_top_to_bottom_and_shows_its_curve(connected: TrainerServer, tmp_path: Path) -> None:
+    book = nbformat.reads(notebooks.made()[notebooks.EXAMPLES / "tic_tac_toe" / notebooks.NOTEBOOK], as_version=4)
+    settings = next(cell for cell in book.cells if cell.cell_type == "code")
+    changes = {"CONNECT = False": "CONNECT = True", "HELD_OUT = 24": "HELD_OUT = 4", "STEPS = 2": "STEPS = 1"}
+    for given, short in changes.items():
+        settings.source = settings.source.replace(given, short)
+    kernel = NotebookClient(book, timeout=600, resources={"metadata": {"path": str(tmp_path)}})
     with answers(connected, list("123456789")):
-        for cell in [settings.replace("False", "True").replace("24", "4").replace("STEPS = 2", "STEPS = 1"), *others]:
-            code = compile(cell, "notebook", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-            running = eval(code, names)
-            if inspect.isawaitable(running):
-                await running
-    assert len(names["learned"].rewards) == 1
-    assert "scenarios to learn from" in capsys.readouterr().out
+        await kernel.async_execute()
+    outputs = [output for cell in book.cells if cell.cell_type == "code" for output in cell.outputs]
+    text = "".join(output.get("text", "") for output in outputs)
+    assert "scenarios to learn from" in text
+    assert text.count("step 1: ") == 1
+    (picture,) = (output.data["image/svg+xml"] for output in outputs if output.output_type == "execute_result")
+    assert "seed 0" in picture
     assert (tmp_path / "runs/examples/tic_tac_toe/notebook.svg").exists()

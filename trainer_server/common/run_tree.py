@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from trainer_server.common.text_call import TEXT_CALL, text_call
 from trainer_server.wire import Completion, CompletionStatus, RunTrace
@@ -136,6 +138,18 @@ def first_items(items: Sequence[Item], most: int) -> tuple[list[Item], int]:
         return items
 
     return cut(items), max(0, -rest)
+
+
+def call_line(call: Any) -> str:
+    """A tool call of a message on one line, `get_time({"city": "Turin"})`: its arguments are as the model wrote them.
+    What has another form than a tool call of a chat completion is JSON."""
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict):
+        return json.dumps(call, ensure_ascii=False, default=str)
+    arguments = function.get("arguments", "")
+    if not isinstance(arguments, str):
+        arguments = json.dumps(arguments, ensure_ascii=False, default=str)
+    return f"{function.get('name', 'tool')}({arguments})"
 
 
 def _nodes(trace: RunTrace | None) -> dict[str | None, NodeItem]:

@@ -19,6 +19,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 from starlette.responses import HTMLResponse
 
+from trainer_server.common.run_tree import call_line
 from trainer_server.gateway.errors import APIError
 from trainer_server.ledger.base import LedgerError
 from trainer_server.server.dependencies import RolloutRoute
@@ -154,6 +155,7 @@ _templates.filters |= {
     "ago": ago,
     "part": part,
     "as_json": as_json,
+    "call_line": call_line,
 }
 _templates.globals |= {"address": address}
 

@@ -57,6 +57,12 @@ class StepOfRun:
     tokens: StepTokens | None
     """What the step measured; None: it wrote nothing of it."""
 
+    @property
+    def advantage(self) -> float | None:
+        """That of the completions that the step trained of it; None: none, or the step wrote nothing of it."""
+        entries = self.tokens.completions if self.tokens else ()
+        return next((entry.advantage for entry in entries if entry.trajectory == self.reference), None)
+
 
 def words_of(reason: str) -> str:
     """A reason of a step, in words."""

@@ -12,7 +12,7 @@ from typing import Any
 from trainer_server.common import Home
 from trainer_server.doctor.finding import Finding, State
 from trainer_server.engines.model_files import ModelFiles
-from trainer_server.engines.vllm.command import experts_unapplied
+from trainer_server.engines.vllm.command import experts_obstacle
 from trainer_server.engines.vllm.parsers import Parsers
 from trainer_server.process.child import inherited_environment
 from trainer_server.wire.policies import EXPERTS, RECURRENT_TARGETS
@@ -53,24 +53,23 @@ def check_training(
     except (OSError, ValueError, IndexError, subprocess.TimeoutExpired) as error:
         words = str(error) if isinstance(error, OSError | subprocess.TimeoutExpired) else process.stderr[-500:]
         return [Finding(_TRAIN, "model", State.failed, f"the model could not be examined: {words}")]
-    findings = _model(examination, rank, _read_trial(home, directory))
+    obstacle = None
     if not examination["untrainable"] and examination["experts"]:
-        why = experts_unapplied(files.model_type, examination["targets"], engine_args, gpus=gpus)
-        findings.append(_experts(examination, why))
+        obstacle = experts_obstacle(files.model_type, examination["targets"], engine_args, gpus=gpus)
+    findings = _model(examination, rank, _read_trial(home, directory), obstacle)
     return [*findings, *_template(examination["template"], parsers)]
 
 
-def _experts(examination: dict[str, Any], unapplied: str | None) -> Finding:
-    """Whether policies can adapt the experts of a mixture; `unapplied`: why vLLM applies no adapter to them."""
+def _experts(examination: dict[str, Any], obstacle: str | None) -> Finding:
+    """Whether policies can adapt the experts of a mixture. obstacle: as that of `_model`."""
     recurrent = " and recurrent layers" if set(examination["targets"]) & set(RECURRENT_TARGETS) else ""
-    names = f"attention{recurrent} ({', '.join(examination['targets'])})"
-    if not examination["adaptable_experts"]:
-        text = f"experts, routers and MLPs get no adapter; only {names} get one"
-        return Finding(_TRAIN, "experts", State.warning, text)
-    text = f"by default only {names} get an adapter; experts do where `targets` of a policy has `{EXPERTS}`"
-    if unapplied:
-        return Finding(_TRAIN, "experts", State.warning, f"{text}, which the server refuses: {unapplied}")
-    return Finding(_TRAIN, "experts", State.ok, text)
+    names, adaptable = ", ".join(examination["targets"]), examination["adaptable_experts"]
+    if adaptable and obstacle is None:
+        text = f"experts get an adapter where `targets` of a policy has `{EXPERTS}`; by default"
+        return Finding(_TRAIN, "experts", State.ok, f"{text} only attention{recurrent} does: {names}")
+    why = f" ({obstacle})" if adaptable and obstacle else ""
+    text = f"experts, routers and MLPs get no adapter{why}; only attention{recurrent} does: {names}"
+    return Finding(_TRAIN, "experts", State.warning, text)
 
 
 def _read_trial(home: Home, directory: Path) -> dict[str, Any]:
@@ -82,7 +81,9 @@ def _read_trial(home: Home, directory: Path) -> dict[str, Any]:
         return {}
 
 
-def _model(examination: dict[str, Any], rank: int, trial: dict[str, Any]) -> list[Finding]:
+def _model(examination: dict[str, Any], rank: int, trial: dict[str, Any], obstacle: str | None = "") -> list[Finding]:
+    """What is adapted, and whether rows are shared. obstacle: why vLLM applies no adapter to experts; None: it applies
+    them; empty: it was not asked."""
     if why := examination["untrainable"]:
         remedy = (
             "read the code in its directory; if you trust it, serve with --trust-remote-code"
@@ -95,6 +96,7 @@ def _model(examination: dict[str, Any], rank: int, trial: dict[str, Any]) -> lis
         f"{examination['parameters'] / 1e6:.1f} M parameters: {', '.join(examination['targets'])}"
     )
     findings = [Finding(_TRAIN, "model", State.ok, text)]
+    findings += [_experts(examination, obstacle)] if examination["experts"] else []
     if why := examination["separate"] or trial.get("rows_unshared_because"):
         text = f"completions do not share rows, which costs time and changes no result: {why}"
         findings.append(Finding(_TRAIN, "shared rows", State.warning, text))

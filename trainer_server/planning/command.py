@@ -12,7 +12,7 @@ from rich.table import Table
 from trainer_server.cli.local import ReasoningOption, ToolOption
 from trainer_server.common import Home
 from trainer_server.engines.served_model import present_directory
-from trainer_server.engines.vllm.command import experts_unapplied
+from trainer_server.engines.vllm.command import experts_obstacle
 from trainer_server.engines.vllm.parsers import AUTO, REASONING_FLAG, TOOL_FLAG, check_parser_names, parsers_of
 from trainer_server.planning.model_shape import ModelShape
 from trainer_server.planning.plan import CONTEXT, Item, Plan, Workload, make_plan, remedies
@@ -109,7 +109,7 @@ def _experts_refused(workload: Workload) -> str | None:
     """Why no vLLM applies adapters of the experts that are planned for; None: it does, or there are none."""
     if not workload.experts or (mixture := workload.shape.experts) is None:
         return None
-    return experts_unapplied(mixture.model_type, workload.shape.targets, workload.targets, gpus=True)
+    return experts_obstacle(mixture.model_type, workload.shape.targets, workload.targets, gpus=True)
 
 
 def _parser_lines(model: str, tools: str, reasoning: str) -> list[str]:

@@ -229,6 +229,16 @@ class Server:
         return None if self.config.engine_urls else gpu_count()
 
     @property
+    def overlaps(self) -> bool:
+        """Whether engines and trainer compute at the same time, on GPUs of their own."""
+        config = self.config
+        if flavour() == "cpu" or config.share_gpu:
+            return False
+        engines = {gpu for gpus in config.engine_gpus for gpu in gpus.split(",")}
+        trainer = set((config.trainer_gpus or "").split(",")) - {""}
+        return bool(config.engine_urls) or bool(engines and trainer and not engines & trainer)
+
+    @property
     def ready(self) -> bool:
         return bool(self.engines.live)
 

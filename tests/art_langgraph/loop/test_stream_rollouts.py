@@ -14,6 +14,10 @@ import pytest
 from langchain_core.messages import BaseMessage
 from langchain_core.outputs import ChatResult
 from langgraph.graph import START, MessagesState, StateGraph
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
 
 from art_langgraph import (
     GRPOConfig,
@@ -28,6 +32,7 @@ from art_langgraph import (
 from tests.support.killed import stream as killed_stream
 from tests.support.patience import PATIENCE
 from tests.support.runs.chat_models import Answering
+from tests.support.servers.serving import serving
 from tests.support.servers.trainer_server import TrainerServer
 from trainer_server.common import Connection
 from trainer_server.wire import ConfigError, Job, JobStatus, Policy, PolicySpec, StepResult
@@ -272,6 +277,21 @@ async def test_a_run_that_follows_is_left_out_only_where_its_newest_completion_i
         oldest, newest = run.versions["agent"]
         assert (oldest, newest in (2, 3)) == (0, True), "the second call may come before or after the third version"
     assert records[3].ages[3] == 1, "its age is that of its oldest completion"
+
+
+@pytest.mark.parametrize(("told", "streams"), [({"overlaps": True}, True), ({"overlaps": False}, False), ({}, False)])
+async def test_groups_stream_by_default_where_the_trainer_has_gpus_of_its_own(
+    told: dict[str, bool], streams: bool
+) -> None:
+    async def health(request: Request) -> JSONResponse:
+        return JSONResponse(told)
+
+    trainer = Trainer()
+    with serving(Starlette(routes=[Route("/health", health)])) as url:
+        trainer.connection = Connection(url, "key")
+        records = await steps(trainer, max_staleness=None)
+        assert ["wait" in record.seconds for record in records] == [streams] * 3
+        assert not any("wait" in record.seconds for record in await steps(trainer, max_staleness=0))
 
 
 async def test_what_is_too_old_for_the_settings_alone_is_left_out_too() -> None:

@@ -17,6 +17,7 @@ from art_examples.learning.task import Task
 from art_examples.tic_tac_toe.task import tic_tac_toe
 
 from art_langgraph import Evaluation, Scenario, TrainerClient, Trajectory
+from art_langgraph.loop.evaluate import Success
 from tests.support.runs.tasks import answers
 from tests.support.servers.judge_app import endpoint
 from tests.support.servers.trainer_server import TrainerServer
@@ -38,7 +39,7 @@ def test_a_run_is_measured_recorded_and_drawn(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     folder = tmp_path / "an_example"
-    short = ["--connect", "--seeds", "1", "--steps", "2", "--held-out", "4"]
+    short = ["--connect", "--seeds", "1", "--steps", "2", "--held-out", "4", "--demonstrations", "2"]
     words = [*short, "--against", "openai/some-model", "--json", "--note", "a short run", "--out", str(folder)]
     with endpoint("5") as fake, answers(connected, list("123456789")):
         monkeypatch.setenv("OPENAI_API_BASE", fake.url)
@@ -47,6 +48,7 @@ def test_a_run_is_measured_recorded_and_drawn(
     printed = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert printed["example"] == "an_example"
     (row,) = printed["runs"]
+    assert row["fingerprint"].endswith(", demonstrations: 2")
     assert (row["task"], row["seed"], row["steps"], row["note"]) == ("tic_tac_toe", 0, 2, "a short run")
     assert [counts["drawn"] for counts in row["groups"]] == [2, 2]
     assert row["seconds"] > 0
@@ -110,6 +112,7 @@ def test_short_runs_are_not_written_beside_whole_ones(
         (["--minutes", "0"], "'0' is not a number of minutes above 0"),
         (["--minutes", "nan"], "'nan' is not a number of minutes above 0"),
         (["--minutes", "1", "--steps", "2"], "not allowed with argument"),
+        (["--demonstrations", "0"], "'0' is not a whole number of at least 1"),
         (["--connect", "--model", "Qwen/Qwen3-1.7B"], "with --connect, the server's own model is trained"),
     ],
 )
@@ -163,18 +166,32 @@ async def test_another_model_trains_for_minutes_and_without_a_warm_start_where_i
     connected: TrainerServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[str] = []
+
+    def shown(run: Trajectory) -> bool:
+        return len(connected.engine["requests"][-1]["messages"]) > 2
+
+    cases: dict[str, tuple[Success, bool]] = {
+        "warm": (lambda run: True, True),
+        "able": (lambda run: True, False),
+        "shown": (shown, False),
+    }
     async with few(0) as task, TrainerClient() as client:
-        for name, always_warm in (("warm", True), ("able", False)):
+        for name, (success, always_warm) in cases.items():
             with answers(connected, list("123456789")):
                 learned = await learn(
-                    replace(task.short(held_out=4), success=lambda run: True),
+                    replace(task.short(held_out=4), success=success),
                     0,
                     client,
                     f"minutes-{name}",
                     said.append,
+                    prompted=name == "shown",
                     minutes=0.001,
                     always_warm=always_warm,
                 )
             assert (learned.warm is not None) == always_warm
+            assert learned.shots == (task.shots if name == "shown" else 0)
             assert len(learned.rewards) == 1, "the step that reaches the limit is the last"
-    assert any(line.startswith("no warm start: the untrained policy solves") for line in said)
+            assert learned.after is not None
+            assert learned.after.success_rate == 1.0
+    able = [line for line in said if line.startswith("no warm start: the untrained policy solves")]
+    assert ["with demonstrations in its prompts" in line for line in able] == [False, True]

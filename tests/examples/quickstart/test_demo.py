@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import html
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import httpx
+import pytest
 from art_examples.quickstart.demo import POLICY, fill, make_base
 
 from art_langgraph import TrajectoryStore, dead_groups
@@ -13,13 +16,61 @@ from art_langgraph.trajectory import TrajectoryGroup
 from tests.support.servers.serving import serving
 from tests.support.servers.trainer_server import TOKEN
 from trainer_server.common import Home
+from trainer_server.jobs.queue import JobQueue
+from trainer_server.ledger.sqlite import SQLiteLedger
+from trainer_server.ledger.step_tokens import read_step_tokens
 from trainer_server.server.app import create_app
 from trainer_server.server.config import ServerConfig
 
 
-def test_the_pages_and_the_viewer_have_a_training_without_an_engine(tmp_path: Path) -> None:
-    home, base = Home(tmp_path / "home"), make_base(tmp_path)
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Home, Path]:
+    """The home of a demo, and its base model."""
+    directory = tmp_path_factory.mktemp("demo")
+    home, base = Home(directory / "home"), make_base(directory)
     fill(home, base)
+    return home, base
+
+
+def test_a_step_trains_the_runs_that_differ_and_says_why_it_left_out_the_others(demo: tuple[Home, Path]) -> None:
+    home, _ = demo
+    queue, ledger = JobQueue(home.jobs), SQLiteLedger(home.ledger)
+    runs = {run.id: run for run in TrajectoryStore(home.store).list()}
+    left_out = 0
+    for job_id in queue.ids():
+        job, tokens = queue.job(job_id), read_step_tokens(queue.root / job_id)
+        assert job is not None
+        assert job.result is not None
+        assert tokens is not None
+        reasons = {entry.trajectory: entry.reason for entry in tokens.left_out}
+        advantages = {entry.trajectory: entry.advantage for entry in tokens.completions}
+        assert job.result.trajectories == list(advantages) == queue.used_trajectories(job_id)
+        for sent in queue.file(job_id).request.groups:
+            rewards = [runs[reference.id].reward for reference in sent.trajectories]
+            ids = [reference.id for reference in sent.trajectories]
+            if len(set(rewards)) == 1:
+                assert [reasons.pop(id) for id in ids] == ["equal_rewards"] * 8
+                left_out += 8
+                continue
+            ranked = sorted((reward, advantages[id]) for reward, id in zip(rewards, ids, strict=True))
+            assert all((a[0] < b[0]) == (a[1] < b[1]) for a, b in pairwise(ranked)), ranked
+            assert abs(sum(value for _, value in ranked)) < 1e-6
+        assert not reasons
+        rows = ledger.read([entry.completion for entry in tokens.completions])
+        gaps = []
+        for entry in tokens.completions:
+            sampler = rows[entry.completion].logprobs
+            assert len(sampler) == len(entry.logprobs) == len(entry.entropy) == sum(entry.trained)
+            assert all(value <= 0.0 for value in (*sampler, *entry.logprobs))
+            assert all(value > 0.0 for value in entry.entropy)
+            gaps += [abs(a - b) for a, b in zip(entry.logprobs, sampler, strict=True)]
+        assert job.result.metrics["logp_gap"] == pytest.approx(sum(gaps) / len(gaps), abs=1e-5)
+    assert 0 < left_out < 10 * 6 * 8
+    ledger.close()
+
+
+def test_the_pages_and_the_viewer_have_a_training_without_an_engine(demo: tuple[Home, Path]) -> None:
+    home, base = demo
     runs = TrajectoryStore(home.store).list()
     assert len(runs) == 10 * 6 * 8 + 2 * 12 * 4
     training = [run for run in runs if not run.evaluation]
@@ -41,3 +92,15 @@ def test_the_pages_and_the_viewer_have_a_training_without_an_engine(tmp_path: Pa
         assert completion is not None
         tokens = re.sub(r"<[^>]+>", "", http.get(completion[0]).text)
         assert "get_" in tokens
+
+        poor = http.get(f"/ui/runs?policy={POLICY}&version=4&kind=training&max_reward=0.5").text
+        page = http.get(re.findall(r"/ui/runs/ro-demo-\w+", poor)[0]).text
+        assert re.search(r">trained</span>.*advantage -\d.*made version 5", page, re.DOTALL)
+        completion = http.get(re.findall(r"/ui/completions/[\w-]+", page)[0]).text
+        assert "(not known)" not in completion
+        group = http.get(html.unescape(re.findall(r"/ui/groups[^\"]+", poor)[0])).text
+        first, second = list(dict.fromkeys(re.findall(r"/ui/runs/(ro-demo-\w+)", group)))[:2]
+        for page in (completion, group, http.get("/ui/diff", params={"a": first, "b": second}).text):
+            text = html.unescape(re.sub(r"<[^>]+>", "", page))
+            assert re.search(r"→ get_\w+\({\"city\": \"\w", text)
+            assert '"arguments"' not in text

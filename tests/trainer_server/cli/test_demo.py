@@ -21,6 +21,8 @@ CODE = "from art_langgraph.cli.main import main; main()"
 @pytest.mark.slow
 def test_the_demo_serves_its_pages_and_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
+    (tmp_path / "torch.py").write_text("raise ImportError('the demo needs no torch')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
     words = ["demo", "--port", str(free_port()), "--json"]
     with subprocess.Popen([sys.executable, "-c", CODE, *words], stdout=subprocess.PIPE, text=True) as program:
         try:

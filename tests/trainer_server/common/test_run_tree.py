@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.support.homes.ledger_rows import row
-from trainer_server.common.run_tree import CallItem, Item, NodeItem, calls, first_items, tree
+from trainer_server.common.run_tree import CallItem, Item, NodeItem, call_line, calls, first_items, tree
 from trainer_server.wire import RunTrace
 
 
@@ -84,3 +84,10 @@ def test_the_beginning_of_a_tree() -> None:
 
 def test_two_runs_of_a_node_with_one_id_are_both_there() -> None:
     assert drawn(tree(trace([node("a", 1), node("a", 1)]), [])) == ["a", "a"]
+
+
+def test_a_tool_call_is_one_line() -> None:
+    for arguments in ('{"city": "Zürich"}', {"city": "Zürich"}):
+        function = {"name": "get_time", "arguments": arguments}
+        assert call_line({"id": "c", "type": "function", "function": function}) == 'get_time({"city": "Zürich"})'
+    assert call_line({"custom": {"name": "ü"}}) == '{"custom": {"name": "ü"}}'

@@ -157,6 +157,10 @@ def test_the_way_from_a_policy_to_a_token(page: Any) -> None:
     page.wait_for_selector("#curve canvas")
     page.select_option("#metric", "reward_mean")
     page.wait_for_selector("#curve[aria-label^='reward_mean by version: 2 values']")
+    with page.expect_download() as saved:
+        page.click("text=Save picture")
+    assert saved.value.suggested_filename == "agent reward_mean.png"
+    assert saved.value.path().read_bytes().startswith(b"\x89PNG")
     dead = page.inner_text("section[aria-labelledby=dead]")
     assert "<b>hostile</b>" in dead
     page.click("section[aria-labelledby=dead] a >> nth=0")

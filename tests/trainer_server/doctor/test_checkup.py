@@ -231,10 +231,10 @@ def test_a_disk_that_is_too_small_is_said(hub: Hub, monkeypatch: pytest.MonkeyPa
             "gpt_oss",
             ("--gpus", "1", *EXPERTS_SERVED),
             "ok",
-            "experts do where `targets` of a policy has `experts`",
+            "experts get an adapter where `targets` of a policy has `experts`",
         ),
         (True, "gpt_oss", ("--gpus", "1"), "warning", "not started for them: serve with --engine-args '--lora-target"),
-        (True, "gpt_oss", EXPERTS_SERVED, "warning", "the server refuses: vLLM adapts experts on GPUs only"),
+        (True, "gpt_oss", EXPERTS_SERVED, "warning", "no adapter (vLLM adapts experts on GPUs only)"),
         (True, "qwen3_moe", ("--gpus", "1", *EXPERTS_SERVED), "warning", "qwen3_5_moe_text only"),
         (False, "gpt_oss", ("--gpus", "1", *EXPERTS_SERVED), "warning", "experts, routers and MLPs get no adapter"),
     ],
@@ -262,7 +262,7 @@ def test_whether_experts_get_an_adapter_is_said(
     check = found("--model", str(where), *words)[1]["train/experts"]
     assert check["state"] == state
     assert text in check["text"]
-    assert "attention (q_proj, o_proj)" in check["text"]
+    assert check["text"].endswith("only attention does: q_proj, o_proj")
 
 
 def test_the_worst_state_counts() -> None:

@@ -73,6 +73,27 @@ async function throughput(box) {
   box.setAttribute("aria-label", `The last hour: ${completions.reduce((a, b) => a + b, 0)} completions, ${failed.reduce((a, b) => a + b, 0)} not whole`);
 }
 
+// A canvas is transparent, and a picture is looked at elsewhere: it gets the page's background.
+function savePicture(button) {
+  const box = document.getElementById(button.dataset.picture), canvas = box.querySelector("canvas");
+  if (!canvas) return;
+  const picture = Object.assign(document.createElement("canvas"), { width: canvas.width, height: canvas.height });
+  const context = picture.getContext("2d");
+  context.fillStyle = getComputedStyle(document.body).backgroundColor;
+  context.fillRect(0, 0, picture.width, picture.height);
+  context.drawImage(canvas, 0, 0);
+  picture.toBlob(blob => {
+    const metric = document.querySelector(`select[data-for="${box.id}"]`).value;
+    const link = Object.assign(document.createElement("a"), { href: URL.createObjectURL(blob), download: `${button.dataset.name} ${metric}.png` });
+    link.click();
+    URL.revokeObjectURL(link.href);
+  });
+}
+document.addEventListener("click", event => {
+  const button = event.target.closest("[data-picture]");
+  if (button) savePicture(button);
+});
+
 export function drawCharts() {
   for (const box of document.querySelectorAll("[data-curves]")) curves(box);
   for (const box of document.querySelectorAll("[data-throughput]")) throughput(box);

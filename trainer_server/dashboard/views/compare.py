@@ -12,7 +12,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from trainer_server.common.run_tree import CallItem, Item, NodeItem, ToolItem, first_items
+from trainer_server.common.run_tree import CallItem, Item, NodeItem, ToolItem, call_line, first_items
 from trainer_server.dashboard.facts import RunFacts, facts_of
 from trainer_server.dashboard.render import PageRoute, as_json, page
 from trainer_server.dashboard.sources import Sources, SourcesDep
@@ -140,9 +140,10 @@ def _difference(first: RunFacts, second: RunFacts) -> dict[str, Any]:
         texts = _message_text(left), _message_text(right)
         pairs.append({"left": left, "right": right, "pieces": list(differences(*texts)), "same": texts[0] == texts[1]})
     tools = [
-        [f"{tool.tool}({as_json(tool.arguments)}) → {tool.result or ''}" for tool in run.trace.tool_calls]
-        if run.trace
-        else []
+        [
+            f"{call_line({'function': {'name': tool.tool, 'arguments': tool.arguments}})} → {tool.result or ''}"
+            for tool in (run.trace.tool_calls if run.trace else ())
+        ]
         for run in (first, second)
     ]
     lines = list(_by_units(tools[0], tools[1], "\n"))
@@ -165,7 +166,7 @@ def _message_text(model_call: _Call | None) -> str:
     message = item.call.message or (item.row.message if item.row else None) or {}
     content = message.get("content")
     parts = [content if isinstance(content, str) else as_json(content) if content else ""]
-    parts += [as_json(call.get("function", call)) for call in message.get("tool_calls") or []]
+    parts += [f"→ {call_line(call)}" for call in message.get("tool_calls") or []]
     return "\n".join(filter(None, parts))[:_MOST_TEXT]
 
 

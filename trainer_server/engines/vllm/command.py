@@ -117,11 +117,11 @@ def experts_refusal(base: ServedModel, args: Sequence[str]) -> str | None:
     """
     files = ModelFiles(Path(base.path))
     layers = files.linear_layers or TARGETS
-    why = experts_unapplied(files.model_type, layers, args, gpus=flavour() != "cpu")
+    why = experts_obstacle(files.model_type, layers, args, gpus=flavour() != "cpu")
     return why and f"targets={EXPERTS}: {why}. Layers that get an adapter as it is: {', '.join(layers)}"
 
 
-def experts_unapplied(model_type: str, layers: Sequence[str], args: Sequence[str], *, gpus: bool) -> str | None:
+def experts_obstacle(model_type: str, layers: Sequence[str], args: Sequence[str], *, gpus: bool) -> str | None:
     """The same without the model's files, and without its layers in the text.
 
     Args:

@@ -24,9 +24,10 @@ router = APIRouter(tags=["health"])
 @router.get("/health")
 async def health(server: ServerDep, request: Request) -> dict[str, object]:
     """Whether completions can be answered now. Holders of a token are also told which engines can, how many requests
-    they compute at once (`concurrency`; null where one does not say), how many GPUs are paid for at which price, and
-    whether this server is the one of its fleet that trains. Those of scope train are told what is wrong with engines,
-    trainer or jobs: reasons quote logs."""
+    they compute at once (`concurrency`; null where one does not say), whether engines and trainer have GPUs of their
+    own and compute at the same time (`overlaps`), how many GPUs are paid for at which price, and whether this server is
+    the one of its fleet that trains. Those of scope train are told what is wrong with engines, trainer or jobs: reasons
+    quote logs."""
     token = token_of(request.scope)
     if token is None:
         return {"ready": server.ready}
@@ -37,6 +38,7 @@ async def health(server: ServerDep, request: Request) -> dict[str, object]:
         "leads": server.config.trains,
         "trainer": server.jobs.process.running,
         **_parsers(server),
+        "overlaps": server.overlaps,
         "gpus": server.gpus,
         "gpu_hour_price": server.config.gpu_hour_price,
         "error": server.trouble if token.scope.covers(Scope.train) else None,

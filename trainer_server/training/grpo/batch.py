@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 
 from trainer_server.jobs.job_files import Teaching
-from trainer_server.ledger.step_tokens import LeftOut
+from trainer_server.ledger.step_tokens import CompletionInStep, LeftOut, round_values
 from trainer_server.wire import (
     Completion,
     CompletionStatus,
@@ -73,6 +73,17 @@ class Sample:
     def constrained(self) -> bool:
         """Whether it was sampled from another distribution than the policy's: under a grammar, top_p, penalties, …"""
         return bool(self.completion.constrained)
+
+    def in_step(self, logprobs: Sequence[float], entropy: Sequence[float]) -> CompletionInStep:
+        """What the step writes of it. Both lists have a value for each sampled token, NaN: it was not computed."""
+        return CompletionInStep(
+            trajectory=self.trajectory_id,
+            completion=self.completion.id,
+            advantage=self.advantage,
+            trained=list(self.trained_mask),
+            logprobs=round_values(logprobs),
+            entropy=round_values(entropy),
+        )
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from trainer_server.ledger.step_tokens import CompletionInStep, LeftOut, StepTokens, round_values
+from trainer_server.ledger.step_tokens import LeftOut, StepTokens
 from trainer_server.training.grpo.batch import Sample
 from trainer_server.training.grpo.objective import LossResult
 from trainer_server.training.ranks import Ranks
@@ -180,16 +180,6 @@ class TokenTraces:
         lengths = [len(sample.completion.token_ids) for sample in samples]
         parts = zip(samples, logp_F.split(lengths), entropy_F.split(lengths), strict=True)
         return StepTokens(
-            completions=[
-                CompletionInStep(
-                    trajectory=sample.trajectory_id,
-                    completion=sample.completion.id,
-                    advantage=sample.advantage,
-                    trained=list(sample.trained_mask),
-                    logprobs=round_values(logp.tolist()),
-                    entropy=round_values(entropy.tolist()),
-                )
-                for sample, logp, entropy in parts
-            ],
+            completions=[sample.in_step(logp.tolist(), entropy.tolist()) for sample, logp, entropy in parts],
             left_out=list(left_out),
         )

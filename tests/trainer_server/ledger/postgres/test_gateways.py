@@ -134,6 +134,7 @@ async def test_a_version_that_is_deleted_is_held_by_nobody_else(join: Join) -> N
 
 
 async def test_a_restart_of_the_database_is_waited_for_and_takes_nothing_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transactions, "_WAIT", 1.0)
     with postgres_server() as database:
         fleet = postgres_fleet(database.new_database())
         await fleet.gateways.beat([])

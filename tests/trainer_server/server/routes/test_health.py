@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
@@ -74,6 +75,28 @@ def test_holders_of_the_token_are_told_what_is_paid_for(http: TestClient) -> Non
     assert (told["gpus"], told["gpu_hour_price"]) == (4, 2.5)
     server.config = replace(server.config, billed_gpus=None, engine_urls=("http://elsewhere:8000",))
     assert http.get("/health", headers=HOLDER).json()["gpus"] is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "overlaps"),
+    [
+        ({}, False),
+        ({"engine_gpus": ("0", "1,2"), "trainer_gpus": "3"}, True),
+        ({"engine_gpus": ("0", "1,2"), "trainer_gpus": "2,3"}, False),
+        ({"engine_gpus": ("0",)}, False),  # the trainer takes all
+        ({"engine_urls": ("http://elsewhere:8000",)}, True),
+        ({"engine_urls": ("http://elsewhere:8000",), "share_gpu": True}, False),
+    ],
+)
+def test_engines_and_trainer_overlap_on_gpus_of_their_own(
+    http: TestClient, changes: dict[str, Any], overlaps: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = http.app.state.server  # type: ignore[attr-defined]
+    server.config = replace(server.config, **changes)
+    monkeypatch.setattr("trainer_server.server.server.flavour", lambda: "cuda")
+    assert http.get("/health", headers=HOLDER).json()["overlaps"] == overlaps
+    monkeypatch.setattr("trainer_server.server.server.flavour", lambda: "cpu")
+    assert not http.get("/health", headers=HOLDER).json()["overlaps"]
 
 
 def test_a_task_that_cannot_go_on_is_said(http: TestClient) -> None:
