@@ -18,7 +18,6 @@ from trainer_server.wire.text import quantity
 
 if TYPE_CHECKING:
     from art_langgraph.traces import ImportSummary
-    from art_langgraph.traces.importer import Tally
 
 app = typer.Typer(
     help="Import runs of another system: as scenarios, demonstrations and rewards. Each system's --help says where its "
@@ -148,8 +147,8 @@ def _command(system: str) -> Callable[..., None]:
 
 def _print_summary(summary: ImportSummary, scenarios: Path, demonstrations: Path, dry_run: bool) -> None:
     print(f"{quantity(summary.read, 'run')} read: {summary.runs}")
-    print(f"scenarios: {summary.scenarios}{_in_file(summary.scenarios, scenarios)}")
-    print(f"demonstrations: {summary.demonstrations}{_in_file(summary.demonstrations, demonstrations)}")
+    print(f"scenarios: {summary.scenarios}{_in_file(summary.scenarios.count, scenarios)}")
+    print(f"demonstrations: {summary.demonstrations}{_in_file(summary.demonstrations.count, demonstrations)}")
     print(f"rewards: {summary.rewards}")
     for reason in summary.skips:
         print(f"left out: {reason}")
@@ -161,9 +160,9 @@ def _print_summary(summary: ImportSummary, scenarios: Path, demonstrations: Path
         print("no run was read")
 
 
-def _in_file(tally: Tally, path: Path) -> str:
+def _in_file(count: int, path: Path) -> str:
     """Where something is; empty if nothing is, since there may be no file then."""
-    return f", in {path}" if tally.new or tally.known_count else ""
+    return f", in {path}" if count else ""
 
 
 for _system in _ABOUT:

@@ -130,9 +130,9 @@ def _scenarios(summary: Scaffold) -> str:
 
 def _files(place: Place) -> list[Path]:
     """The graph's file, and behind it those beside it."""
-    if isinstance(place.source, str):
-        return []
-    return sorted(place.source.parent.glob("*.py"), key=lambda file: (file.name != place.source.name, file))
+    source = place.source
+    beside = [] if isinstance(source, str) else source.parent.glob("*.py")
+    return sorted(beside, key=lambda file: (file != source, file))
 
 
 def _relative(project: Project, file: Path) -> str:

@@ -38,6 +38,11 @@ class Tally:
     new: int = 0
     known_count: int = 0
 
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return self.new + self.known_count
+
     def __str__(self) -> str:
         return f"{self.new:,} new, {self.known_count:,} known"
 
