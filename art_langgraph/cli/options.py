@@ -193,8 +193,8 @@ def why_empty(store: TrajectoryStore, requested_filters: Mapping[str, Any]) -> s
     if count := len(store.unfinished()):
         return f"{store.name} has no run that has ended; {count} have begun, and are under way or were cut off"
     return (
-        f"{store.name} has no runs. In Python, train(…, store=TrajectoryStore()) writes them there, and so do rollout, "
-        "gather and evaluate. `langgraph dev` with the capture app and `art-langgraph train` do it by themselves"
+        f"{store.name} has no runs. In Python, train(…, store=TrajectoryStore()) writes them there; rollout, gather "
+        "and evaluate take it too. `langgraph dev` with the capture app and `art-langgraph train` do it by themselves"
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from dataclasses import asdict
 from datetime import datetime
@@ -56,9 +57,12 @@ def _summary_text(summary: Scaffold) -> str:
     if summary.written:
         lines.append(f"Written: {', '.join(summary.written)}.")
     if summary.kept:
-        lines.append(f"Kept, because it is there: {', '.join(summary.kept)}.")
+        lines.append(f"Kept, because it is there: {', '.join(summary.kept)}. To have one made anew, rename it first.")
     if summary.problem:
-        lines.append(f"The graph could not be loaded here ({summary.problem}), so scenarios.jsonl has texts as inputs.")
+        lines.append(
+            f"The graph could not be loaded here ({summary.problem}), so scenarios.jsonl has texts as inputs: change "
+            "them where it takes something else."
+        )
     todo = [] if summary.asks and not summary.models else [_model_step(summary)]
     todo.append("Write tasks into scenarios.jsonl, twenty or more, and into train.py what a good run is (reward).")
     if isinstance(summary.project.environment, dict) and "ART_BASE_URL" not in summary.project.environment:
@@ -73,7 +77,7 @@ def _summary_text(summary: Scaffold) -> str:
             if sys.platform == "linux"
             else f"No trainer server answers at {summary.url}. {HOW_TO_START}."
         )
-    todo.append(f"cd {summary.project.folder} && python train.py --steps 1")
+    todo.append(f"cd {shlex.quote(str(summary.project.folder))} && python train.py --steps 1")
     return "\n".join([*lines, "Next:", *(f"{number}. {text}" for number, text in enumerate(todo, 1))])
 
 

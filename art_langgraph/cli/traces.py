@@ -147,8 +147,8 @@ def _command(system: str) -> Callable[..., None]:
 
 def _print_summary(summary: ImportSummary, scenarios: Path, demonstrations: Path, dry_run: bool) -> None:
     print(f"{quantity(summary.read, 'run')} read: {summary.runs}")
-    print(f"scenarios: {summary.scenarios}, in {scenarios}")
-    print(f"demonstrations: {summary.demonstrations}, in {demonstrations}")
+    print(f"scenarios: {summary.scenarios}{_in_file(summary.scenarios.count, scenarios)}")
+    print(f"demonstrations: {summary.demonstrations}{_in_file(summary.demonstrations.count, demonstrations)}")
     print(f"rewards: {summary.rewards}")
     for reason in summary.skips:
         print(f"left out: {reason}")
@@ -158,6 +158,11 @@ def _print_summary(summary: ImportSummary, scenarios: Path, demonstrations: Path
         print("nothing was written (--dry-run)")
     elif not summary.read:
         print("no run was read")
+
+
+def _in_file(count: int, path: Path) -> str:
+    """Where something is; empty if nothing is, since there may be no file then."""
+    return f", in {path}" if count else ""
 
 
 for _system in _ABOUT:

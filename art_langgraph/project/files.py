@@ -129,8 +129,10 @@ def _scenarios(summary: Scaffold) -> str:
 
 
 def _files(place: Place) -> list[Path]:
-    """The graph's file, and those beside it."""
-    return [] if isinstance(place.source, str) else sorted(place.source.parent.glob("*.py"))
+    """The graph's file, and behind it those beside it."""
+    source = place.source
+    beside = [] if isinstance(source, str) else source.parent.glob("*.py")
+    return sorted(beside, key=lambda file: (file != source, file))
 
 
 def _relative(project: Project, file: Path) -> str:

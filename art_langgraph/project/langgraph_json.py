@@ -83,7 +83,9 @@ class Project:
             ConfigError: There is no such graph, or several and no name; or it is not Python, or its file is missing.
         """
         if name is None and len(self.graphs) > 1:
-            raise ConfigError(f"{self.path} has the graphs {', '.join(self.graphs)}: say which")
+            first = next(iter(self.graphs))
+            how = f'by `art-langgraph init --graph {first}`, or `load_graph(…, "{first}")`'
+            raise ConfigError(f"{self.path} has the graphs {', '.join(self.graphs)}: say which, {how}")
         name = next(iter(self.graphs)) if name is None else name
         if name not in self.graphs:
             raise ConfigError(f"{self.path} has no graph {name!r}; it has {', '.join(self.graphs)}")

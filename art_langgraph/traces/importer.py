@@ -38,6 +38,11 @@ class Tally:
     new: int = 0
     known_count: int = 0
 
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return self.new + self.known_count
+
     def __str__(self) -> str:
         return f"{self.new:,} new, {self.known_count:,} known"
 
@@ -238,13 +243,16 @@ def _add_demonstrations(
         output.add(digest(conversation), conversation.model_dump(mode="json", exclude_none=True))
 
 
+_ANSWERS = "answers are those of model calls, so an export needs these too, not the root runs alone"
+
+
 def _imitation_problem(run: ForeignRun, reward: float | None, min_reward: float | None) -> Unreadable | None:
     """Why a run is no demonstration; None: it is one."""
     if run.error is not None:
         return Unreadable("failed runs, which are no demonstrations", "")
     errors = [call.error for call in run.calls if call.answer]
     if not errors:
-        return Unreadable("runs without an answer, which are no demonstrations", "")
+        return Unreadable("runs without an answer, which are no demonstrations", _ANSWERS)
     if None not in errors:
         return _ALL_FAILED
     if reward is not None and (reward <= 0 if min_reward is None else reward < min_reward):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 import tempfile
 from importlib import import_module
@@ -45,6 +46,8 @@ def demo_command(
             )
         else:
             print(f"dashboard: {url}/ui/policies/{example.POLICY}\ntoken to log in: {token}")
-            print(f"viewer, in another terminal: ART_HOME={home.root} art-langgraph trajectories list")
+            print(
+                f"viewer, in another terminal: ART_HOME={shlex.quote(str(home.root))} art-langgraph trajectories list"
+            )
             print("All of it is made up, and no engine answers. Ctrl-C ends it, and deletes it.", flush=True)
         serve(ServerConfig(home=home, model=str(base), port=port, engine_urls=(_NO_ENGINE,), trainer_on_demand=True))

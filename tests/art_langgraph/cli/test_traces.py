@@ -41,6 +41,14 @@ def test_an_import_says_what_became_of_the_file(here: Path) -> None:
     assert {row["question"] for row in listed} == {"Weather in Oslo?"}
 
 
+def test_a_file_that_is_not_written_is_not_named(here: Path) -> None:
+    write(here / "chats.jsonl", {"messages": ASKED})
+    lines = art("import", "openai-jsonl", "chats.jsonl").output.splitlines()
+    assert "demonstrations: 0 new, 0 known" in lines
+    assert "answers are those of model calls" in lines[-1]
+    assert not (here / "chats.demonstrations.jsonl").exists()
+
+
 def test_options(here: Path) -> None:
     write(here / "chats.jsonl", {"messages": CONVERSATION}, {"messages": ASKED})
     words = [

@@ -113,6 +113,18 @@ def test_scenarios_have_the_form_of_the_graphs_input(
     assert [json.loads(line)["input"] for line in (folder / "scenarios.jsonl").read_text().splitlines()] == inputs
 
 
+def test_one_of_two_graphs_in_a_folder_with_a_space(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ART_BASE_URL", "http://127.0.0.1:9")
+    place = folder.rename(folder.parent / "my agent")
+    graphs = {"talker": "./src/talker/graph.py:graph", "other": "./src/talker/a.py:graph"}
+    (place / "langgraph.json").write_text(json.dumps({"graphs": graphs}))
+    (place / "src" / "talker" / "a.py").write_text("model = init_chat_model('openai:other')\n" + AGENT)
+    assert "say which, by `art-langgraph init --graph talker`" in str(art("init", str(place)).exception)
+    output = art("init", str(place), "--graph", "talker").output
+    assert f"cd '{place}' && python train.py" in output
+    assert output.index("src/talker/graph.py:9") < output.index("src/talker/a.py:1"), "its own file comes first"
+
+
 def test_the_policy_is_the_one_that_the_graph_asks(folder: Path, connected: TrainerServer) -> None:
     assert art("init").exit_code == 0
     assert 'POLICY = "scaffolded"' in (folder / "train.py").read_text()
