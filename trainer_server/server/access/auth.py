@@ -152,9 +152,9 @@ def _refusal(secret: str, token: Token | None) -> APIError:
     what = "the bearer token is wrong, or was revoked" if secret else "the bearer token is missing"
     return APIError(
         401,
-        f"{what}: send `Authorization: Bearer <token>` (or `x-api-key: <token>`; art-langgraph and TrainerClient take it "
-        "from ART_API_KEY), with the server's own key, which it keeps in `<home>/token`, or a token of `art-langgraph "
-        "tokens create`",
+        f"{what}: send `Authorization: Bearer <token>` (or `x-api-key: <token>`; art-langgraph and TrainerClient take "
+        "it from ART_API_KEY), with the server's own key, which it keeps in `<home>/token`, or a token of "
+        "`art-langgraph tokens create`",
         code="invalid_api_key",
     )
 
