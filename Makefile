@@ -25,7 +25,7 @@ help: ## Show this help
 
 $(VENV)/.installed: pyproject.toml $(VERSIONS)
 	@echo "==> setting up $(VENV) (client, server, development tools)"
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV)
 	@$(BIN)/python -m pip install --disable-pip-version-check -q --progress-bar off --upgrade pip
 	@$(BIN)/python -m trainer_server.process.cpu_torch
 	@.ci/install $(BIN)/python $(if $(LATEST),,$(VERSIONS))
@@ -39,7 +39,7 @@ HELD_BACK := packaging|pillow|pyarrow
 lock: setup ## Write the versions of packages in .venv to .ci/versions.txt and uv.lock, once all tests have passed with them
 	@{ echo "# \`make lock\` writes this file: the packages of .venv that all tests passed with."; \
 	  $(BIN)/python -m pip freeze -q --exclude-editable | grep -vE '^(#|torch=|triton|nvidia|cuda)' ; } > $(VERSIONS)
-	@test -x $(UV)/bin/uv || { $(PYTHON) -m venv $(UV) && \
+	@test -x $(UV)/bin/uv || { "$(PYTHON)" -m venv $(UV) && \
 	  $(UV)/bin/pip install --disable-pip-version-check -q --progress-bar off 'uv>=0.9'; }
 	@$(UV)/bin/uv lock -q $$(grep -E '^[A-Za-z0-9._-]+==[^;]+$$' $(VERSIONS) | grep -vE '^($(HELD_BACK))==' | sed 's/^/-P /')
 	@echo "$(VERSIONS) uv.lock"
@@ -102,7 +102,7 @@ check: setup docs ## Lint, types, import layers, names, documentation
 SITE := $(VENV)/docs
 $(SITE)/.installed: pyproject.toml
 	@echo "==> setting up $(SITE) (mkdocs)"
-	@test -x $(SITE)/bin/python || $(PYTHON) -m venv $(SITE)
+	@test -x $(SITE)/bin/python || "$(PYTHON)" -m venv $(SITE)
 	@$(SITE)/bin/python -m pip install --disable-pip-version-check -q --progress-bar off --upgrade pip
 	@$(SITE)/bin/python -m pip install -q --progress-bar off --group docs
 	@touch $@
@@ -113,19 +113,19 @@ docs: $(SITE)/.installed ## Build the documentation into site/
 # The tool has an environment of its own, so that the list has none of its packages.
 SBOM := $(VENV)/sbom
 sbom: setup ## Write the packages of .venv with versions and licences to sbom.json (CycloneDX)
-	@test -x $(SBOM)/bin/cyclonedx-py || { $(PYTHON) -m venv $(SBOM) && \
+	@test -x $(SBOM)/bin/cyclonedx-py || { "$(PYTHON)" -m venv $(SBOM) && \
 	  $(SBOM)/bin/pip install --disable-pip-version-check -q --progress-bar off 'cyclonedx-bom>=7,<8'; }
 	@$(SBOM)/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible -o sbom.json $(BIN)/python
 	@echo "sbom.json"
 
 AUDIT := $(VENV)/audit
 audit: setup ## Ask OSV for advisories about the packages of .venv (pip-audit); skipped, and said so, without a network
-	@test -x $(AUDIT)/bin/pip-audit || { $(PYTHON) -m venv $(AUDIT) && \
+	@test -x $(AUDIT)/bin/pip-audit || { "$(PYTHON)" -m venv $(AUDIT) && \
 	  $(AUDIT)/bin/pip install --disable-pip-version-check -q --progress-bar off 'pip-audit>=2.9,<3'; }
 	@.ci/audit $(AUDIT)/bin/pip-audit $(wildcard $(VENV)/lib/python*/site-packages)
 
 release: ## Build sdist and wheel, and try the wheel in a clean environment; QUICKSTART=1 also takes a step from it (vLLM)
-	@PYTHON=$(PYTHON) .ci/release
+	@PYTHON="$(PYTHON)" .ci/release
 
 format: setup ## Format the code
 	@$(BIN)/ruff check --fix -q . ; $(BIN)/ruff format .

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import runpy
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -80,7 +81,7 @@ async def test_a_program_in_an_environment_of_its_own_is_captured(
     """By what `run.environment` has, in a process that knows nothing of a rollout."""
     framework = next(one for one in FRAMEWORKS if one.script == "ag2_agent")
     python = framework_environment(framework.environment)
-    monkeypatch.setenv("AGENT_COMMAND", f"{python} {SCRIPTS / 'ag2_program.py'}")
+    monkeypatch.setenv("AGENT_COMMAND", shlex.join([str(python), str(SCRIPTS / "ag2_program.py")]))
     monkeypatch.setenv("ART_BASE_URL", server.url)
     monkeypatch.setenv("ART_API_KEY", TOKEN)
     agent = runpy.run_path(str(SCRIPTS / "other_process.py"))["agent"]

@@ -1,8 +1,9 @@
 import asyncio
 import os
+import shlex
 from asyncio.subprocess import PIPE
 
-COMMAND = os.environ["AGENT_COMMAND"].split()  # for example: .venv-ag2/bin/python ag2_program.py
+COMMAND = shlex.split(os.environ["AGENT_COMMAND"])  # for example: .venv-ag2/bin/python ag2_program.py
 
 
 async def agent(question, run):
