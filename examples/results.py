@@ -23,8 +23,9 @@ COSTS = {"turns": ".1f", "tokens": ".0f", "seconds": ".1f", "usd": ".5f"}
 HEAD = """# Results of the examples
 
 Each example is an agent in a folder of `examples/`, most of them LangGraph apps. `make example-NAME` trains it for two
-steps, which takes one to five minutes on two cores; `make examples` (`python -m art_examples`) trains all of them on
-one server, and `remote_gpu` on its own. With a server each it took about 40 minutes; on one it is not measured yet.
+steps, which takes half a minute to five on two cores; `make examples` (`python -m art_examples`) trains all of them on
+one server, and `remote_gpu` on its own, in 24 minutes on two idle cores of an AMD EPYC with bf16 (2026-11-29, one run;
+where mcp-server-time and mcp-server-git are installed, these are trained too).
 `notebook.ipynb` in its folder does the same, a stage in each cell. `python -m art_examples.NAME` makes a whole run and
 appends it to `results.jsonl` in the folder, or a short one (`--steps`, `--held-out`, `--demonstrations`) to
 `runs/examples/NAME`. `python -m art_examples.results` makes these pages from the whole runs of each task's last recipe.
