@@ -168,7 +168,7 @@ async def test_a_step_says_how_many_of_its_runs_failed_also_where_rollouts_go_ah
         record
         async for record in train(
             graph(after=fails(4, 5)), ["a", "b"], policy="agent", reward=reward, client=Client(), temperature=None,
-            max_staleness=max_staleness, **options,
+            max_staleness=max_staleness, max_concurrency=1, **options,
         )
     ]  # fmt: skip
     line = reward.__code__.co_firstlineno + 2
