@@ -363,10 +363,10 @@ class Learning:
     def _model(self, policy: str, shots: int) -> ChatART:
         """The chat model of a policy, with so many demonstrations in its prompts."""
         server, task = self._client.connection, self._task
-        asked = {"base_url": server.url, "api_key": server.api_key, "max_tokens": task.max_tokens}
+        options = {"base_url": server.url, "api_key": server.api_key, "max_tokens": task.max_tokens}
         if not shots:
-            return ChatART(policy=policy, **asked)
-        return PromptedChatART(policy=policy, demonstrations=task.demonstrations, shots=shots, **asked)
+            return ChatART(policy=policy, **options)
+        return PromptedChatART(policy=policy, demonstrations=task.demonstrations, shots=shots, **options)
 
 
 async def learn(
@@ -399,18 +399,18 @@ async def learn(
     """
     learning = Learning(task, seed, client, policy, tell)
     await learning.create()
-    before = (await learning.measure("before")).success_rate or 0.0
+    able = (await learning.measure("before")).success_rate or 0.0
     if prompted:
         await learning.measure_prompted()
     for name in models:
         await learning.measure_model(name)
-    shown = learning.learned.prompted
-    shown_rate = (shown and shown.success_rate) or 0.0
-    recipe = task.recipe
-    if recipe.warm_start is not None and not always_warm and max(before, shown_rate) >= ABLE:
-        learning.learned.shots = 0 if before >= ABLE else task.shots
-        able = f"{before:.2f}" if before >= ABLE else f"{shown_rate:.2f} with demonstrations in its prompts, which stay"
-        tell(f"no warm start: the untrained policy solves {able}")
+    recipe, shots, prompts = task.recipe, 0, learning.learned.prompted
+    if able < ABLE and prompts is not None:
+        able, shots = prompts.success_rate or 0.0, task.shots
+    if recipe.warm_start is not None and not always_warm and able >= ABLE:
+        learning.learned.shots = shots
+        which = " with demonstrations in its prompts, which stay" if shots else ""
+        tell(f"no warm start: the untrained policy solves {able:.2f}{which}")
         recipe = replace(recipe, config=recipe.config.model_copy(update={"lr": min(recipe.config.lr, COLD_LR)}))
     elif recipe.warm_start is not None:
         await learning.warm_start()

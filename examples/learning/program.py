@@ -108,8 +108,9 @@ def run_learners(
     parser.add_argument("--held-out", type=positive, help="measure on the first N held-out scenarios only (all)")
     parser.set_defaults(demonstrations=None)
     if recipes:
-        said = "imitate the first N demonstrations only, which leaves more to RL (all)"
-        parser.add_argument("--demonstrations", type=positive, help=said)
+        parser.add_argument(
+            "--demonstrations", type=positive, help="imitate the first N only, which leaves more to RL (all)"
+        )
     parser.add_argument(
         "--model",
         default=EMBEDDED,

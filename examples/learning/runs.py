@@ -125,8 +125,7 @@ def by_recipe(maker: TaskMaker) -> Learner:
     async def learner(run: Run) -> Learned:
         options = run.options
         async with maker(run.seed) as whole:
-            sizes = {"steps": options.steps, "held_out": options.held_out, "demonstrations": options.demonstrations}
-            task = whole.short(**sizes)
+            task = whole.short(steps=options.steps, held_out=options.held_out, demonstrations=options.demonstrations)
             learned = await learn(
                 task,
                 run.seed,

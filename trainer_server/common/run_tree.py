@@ -146,10 +146,14 @@ def call_line(call: Any) -> str:
     function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(function, dict):
         return json.dumps(call, ensure_ascii=False, default=str)
-    arguments = function.get("arguments", "")
+    return call_text(str(function.get("name", "tool")), function.get("arguments", ""))
+
+
+def call_text(tool: str, arguments: Any) -> str:
+    """The call of a tool on one line. arguments: a text as it is, anything else as JSON."""
     if not isinstance(arguments, str):
         arguments = json.dumps(arguments, ensure_ascii=False, default=str)
-    return f"{function.get('name', 'tool')}({arguments})"
+    return f"{tool}({arguments})"
 
 
 def _nodes(trace: RunTrace | None) -> dict[str | None, NodeItem]:

@@ -51,20 +51,20 @@ class StepPace:
         if not pairs:
             return None
         usual = _PAUSE * median(seconds for _, seconds in pairs)
-        kept = [(job, seconds) for job, seconds in pairs if 0 < seconds <= usual]
-        if not kept:
+        intervals = [(job, seconds) for job, seconds in pairs if 0 < seconds <= usual]
+        if not intervals:
             return None
-        whole = sum(seconds for _, seconds in kept)
-        busy = sum(job.seconds.get("train", 0.0) + job.seconds.get("swap", 0.0) for job, _ in kept)
-        idle = [job.seconds.get("engines_idle") for job, _ in kept]
+        whole = sum(seconds for _, seconds in intervals)
+        busy = sum(job.seconds.get("train", 0.0) + job.seconds.get("swap", 0.0) for job, _ in intervals)
+        idle = [job.seconds.get("engines_idle") for job, _ in intervals]
         known_idle = [seconds for seconds in idle if seconds is not None]
-        numbers = [flat(job.result.metrics) for job, _ in kept if job.result]
+        numbers = [flat(job.result.metrics) for job, _ in intervals if job.result]
         values = {label: [row[name] for row in numbers if name in row] for name, label in _METRICS.items()}
         return cls(
-            steps=len(kept),
-            seconds=whole / len(kept),
+            steps=len(intervals),
+            seconds=whole / len(intervals),
             trainer=min(1.0, busy / whole),
-            engines_idle=min(1.0, sum(known_idle) / whole) if len(known_idle) == len(kept) else None,
+            engines_idle=min(1.0, sum(known_idle) / whole) if len(known_idle) == len(intervals) else None,
             metrics={label: fmean(some) for label, some in values.items() if some},
         )
 

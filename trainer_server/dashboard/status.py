@@ -40,7 +40,7 @@ from trainer_server.wire import Job, JobStatus, Policy
 RECENT = 5
 """Newest versions among whose groups those are counted that teach nothing."""
 _JOBS = 200
-"""Newest jobs among which the last step of a policy is searched."""
+"""Newest jobs among which the last steps of a policy are searched."""
 _GPUS = 5.0
 """Seconds between two readings of the memory of GPUs: each starts a process."""
 _NOW = 10
@@ -92,19 +92,26 @@ def _engine(row: dict[str, Any]) -> EngineStatus:
 
 
 def _policies(sources: Sources) -> list[PolicyStatus]:
+    steps = last_steps(sources)
+    return [
+        _policy(sources, policy, next(iter(steps.get(policy.name, ())), None))
+        for policy in sources.server.store.policies()
+    ]
+
+
+def last_steps(sources: Sources) -> dict[str, list[Job]]:
+    """The newest steps and warm starts of each policy that have ended, the newest first."""
     board = sources.server.jobs.queue
     ids = board.ids()
-    last = sources.unless_changed("last steps", (len(ids), ids[-1:], board.open_ids()), lambda: _last_steps(sources))
-    return [_policy(sources, policy, last.get(policy.name)) for policy in sources.server.store.policies()]
+    return sources.unless_changed("last steps", (len(ids), ids[-1:], board.open_ids()), lambda: _last_steps(sources))
 
 
-def _last_steps(sources: Sources) -> dict[str, Job]:
-    """The newest step or warm start of each policy that has ended."""
-    last_steps: dict[str, Job] = {}
+def _last_steps(sources: Sources) -> dict[str, list[Job]]:
+    steps: dict[str, list[Job]] = {}
     for job in sources.server.jobs.newest(_JOBS):
         if job.status.final and job.kind != "create":
-            last_steps.setdefault(job.policy, job)
-    return last_steps
+            steps.setdefault(job.policy, []).append(job)
+    return steps
 
 
 def _policy(sources: Sources, policy: Policy, last_step: Job | None) -> PolicyStatus:

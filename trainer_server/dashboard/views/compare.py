@@ -12,7 +12,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from trainer_server.common.run_tree import CallItem, Item, NodeItem, ToolItem, call_line, first_items
+from trainer_server.common.run_tree import CallItem, Item, NodeItem, ToolItem, call_line, call_text, first_items
 from trainer_server.dashboard.facts import RunFacts, facts_of
 from trainer_server.dashboard.render import PageRoute, as_json, page
 from trainer_server.dashboard.sources import Sources, SourcesDep
@@ -141,7 +141,7 @@ def _difference(first: RunFacts, second: RunFacts) -> dict[str, Any]:
         pairs.append({"left": left, "right": right, "pieces": list(differences(*texts)), "same": texts[0] == texts[1]})
     tools = [
         [
-            f"{call_line({'function': {'name': tool.tool, 'arguments': tool.arguments}})} → {tool.result or ''}"
+            f"{call_text(tool.tool, tool.arguments)} → {tool.result or ''}"
             for tool in (run.trace.tool_calls if run.trace else ())
         ]
         for run in (first, second)

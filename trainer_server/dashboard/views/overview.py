@@ -15,7 +15,7 @@ from trainer_server.dashboard.evaluations import repeats_of
 from trainer_server.dashboard.pace import StepPace
 from trainer_server.dashboard.render import HEADERS, PageRoute, address, page, part
 from trainer_server.dashboard.sources import Figures, Sources, SourcesDep
-from trainer_server.dashboard.status import RECENT, engine_rows, running_jobs, throughput
+from trainer_server.dashboard.status import RECENT, engine_rows, last_steps, running_jobs, throughput
 from trainer_server.ledger.run_list import MOST_SCENARIOS, Outcome
 from trainer_server.server.dependencies import get_policy
 from trainer_server.wire import NotFound, Policy
@@ -24,8 +24,6 @@ router = APIRouter(include_in_schema=False, route_class=PageRoute)
 
 _SHOWN_VERSIONS = 6
 """Versions of a scenario on the page of a policy: the first one and the newest."""
-_JOBS = 200
-"""Newest jobs of the server: those of a page of jobs, and those among which the steps of a policy are searched."""
 _SHOWN_METRICS = ("reward_mean", "loss", "grad_norm", "entropy", "logp_gap", "tokens_trained", "groups_skipped")
 
 
@@ -74,7 +72,7 @@ async def policy(
 @router.get("/ui/jobs")
 async def jobs(request: Request, sources: SourcesDep) -> Response:
     """The newest jobs."""
-    jobs = await asyncio.to_thread(sources.server.jobs.newest, _JOBS)
+    jobs = await asyncio.to_thread(sources.server.jobs.newest, 200)
     return page(request, "jobs.html", jobs=jobs)
 
 
@@ -167,7 +165,7 @@ def _policy(sources: Sources, name: str, scenario: str, after: str) -> dict[str,
         "repeats": repeats,
         "ks": sorted({k for row in repeats for k in row.pass_at}),
         "curves": sorted(by_name),
-        "pace": StepPace.of([job for job in sources.server.jobs.newest(_JOBS) if job.policy == name]),
+        "pace": StepPace.of(last_steps(sources).get(name, [])),
         "scenario": scenario,
         "scenarios": _scenario_rows(sources, name, scenarios),
         "after": after,
