@@ -18,8 +18,9 @@ EXAMPLES = Path(__file__).resolve().parent
 DOCS = EXAMPLES.parent / "docs"
 PAGES = "results"
 PICTURES = "images/results"
-COSTS = {"turns": ".1f", "tokens": ".0f", "seconds": ".1f", "usd": ".5f"}
+COSTS = {"wrong": ".3f", "turns": ".1f", "tokens": ".0f", "seconds": ".1f", "usd": ".5f"}
 """What a run takes, and how it is written."""
+COST_HEADINGS = {"wrong": "wrong answers", "usd": "USD"}
 HEAD = """# Results of the examples
 
 Each example is an agent in a folder of `examples/`, most of them LangGraph apps. `make example-NAME` trains it for two
@@ -132,11 +133,13 @@ def _costs(rows: list[Row]) -> list[str]:
     stages = list(dict.fromkeys(stage for row in rows for stage in row.get("costs", ())))
     if not stages:
         return []
-    lines = ["| a run | success | turns | tokens | seconds | USD |", "|---" * 6 + "|"]
+    names = [name for name in COSTS if any(name in cost for row in rows for cost in row.get("costs", {}).values())]
+    heads = ["a run", "success", *(COST_HEADINGS.get(name, name) for name in names)]
+    lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
     for stage in stages:
         costs = [row["costs"][stage] for row in rows if stage in row.get("costs", ())]
         rates = [found["success"] for row in rows if (found := row["models"].get(stage, row.get(stage)))]
-        cells = [_mean([cost[name] for cost in costs], form) for name, form in COSTS.items()]
+        cells = [_mean([cost.get(name) for cost in costs], COSTS[name]) for name in names]
         name = STAGES.get(stage, stage).replace("\n", " ")
         lines.append("| " + " | ".join([name, _mean(rates, ".3f"), *cells]) + " |")
     return ["", *lines]

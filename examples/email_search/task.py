@@ -56,6 +56,7 @@ async def email_search(seed: int = 0) -> AsyncIterator[Task]:
                 recipe=RECIPE,
                 shots=2,
                 costs=True,
+                wrong=wrong,
                 grade=grade,
             )
 
@@ -104,3 +105,8 @@ def parts(trajectory: Trajectory) -> dict[str, float]:
         "source": float(str(given.get("source")) == source),
         "success": float(right),
     }
+
+
+def wrong(trajectory: Trajectory) -> bool:
+    """Whether a run called `answer` without success. ART·E reports such answers as hallucinated."""
+    return any(call.tool == "answer" for call in trajectory.tool_calls) and not solved(trajectory)

@@ -193,13 +193,14 @@ class Learning:
         evaluation = await self._evaluate(name, self._task.graph(*[model] * len(self._policies)), None)
         self.learned.models[name] = evaluation
         if self._task.costs:
-            self.learned.costs[name] = run_costs(evaluation, model.usd)
+            self.learned.costs[name] = run_costs(evaluation, model.usd, self._task.wrong)
 
     async def _note_costs(self, stage: str, evaluation: Evaluation) -> None:
         """Notes what a run of the policy took. Its dollars are those of the GPUs during the measurement."""
         if self._task.costs:
             price = GPUPrice.of(await self._client.health())
-            self.learned.costs[stage] = run_costs(evaluation, price.usd(self.learned.seconds[stage]))
+            usd = price.usd(self.learned.seconds[stage])
+            self.learned.costs[stage] = run_costs(evaluation, usd, self._task.wrong)
 
     async def _evaluate(self, stage: str, graph: Graph, version: dict[str, int] | None) -> Evaluation:
         """Measures a graph on the held-out scenarios. version: of the policies that it asks; None: it asks none."""

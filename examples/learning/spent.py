@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from statistics import fmean
 
 from art_langgraph import Evaluation, Trajectory
 from art_langgraph.costs import Tokens
 
 
-def run_costs(evaluation: Evaluation, usd: float | None) -> dict[str, float | None]:
+def run_costs(
+    evaluation: Evaluation, usd: float | None, wrong: Callable[[Trajectory], bool] | None = None
+) -> dict[str, float | None]:
     """Means over the runs of a measurement.
 
     Args:
         evaluation: The runs.
         usd: What all of them cost. None: it is not known.
+        wrong: As that of a task. None: no answers are told apart from silence.
 
     Returns:
         By name: `turns` (answers of the model), `tokens` (of prompts and answers; None where an answer does not say
-        them), `seconds` (of wall time, while other runs went on beside it) and `usd`.
+        them), `seconds` (of wall time, while other runs went on beside it), `usd`, and with `wrong` the share `wrong`.
     """
     runs = evaluation.trajectories
     tokens = [_tokens(run) for run in runs]
@@ -27,6 +31,7 @@ def run_costs(evaluation: Evaluation, usd: float | None) -> dict[str, float | No
         "tokens": fmean(known) if len(known) == len(runs) else None,
         "seconds": fmean(run.seconds for run in runs),
         "usd": None if usd is None else usd / len(runs),
+        **({} if wrong is None else {"wrong": fmean(map(wrong, runs))}),
     }
 
 

@@ -94,6 +94,8 @@ class Task:
         self_play: Makes the graph of the training from the policy and its opponent, which is an earlier version of it.
             It is measured on `graph` all the same. None: it is trained on `graph` too.
         costs: Whether turns, tokens, seconds and dollars of a run are recorded beside its success.
+        wrong: Whether a scored run gave a wrong answer, where it could have given none: a hallucinated one. It is
+            recorded with the costs. None: the task does not tell these apart.
         grade: The rules of a judge. A copy of the policy learns by their scores, through RULER, where no other judge is
             named. None: there is no such judge.
 
@@ -116,6 +118,7 @@ class Task:
     roles: Mapping[str, str] = field(default_factory=dict)
     self_play: Callable[[BaseChatModel, BaseChatModel], Graph] | None = None
     costs: bool = False
+    wrong: Callable[[Trajectory], bool] | None = None
     grade: Grade | None = None
 
     def __post_init__(self) -> None:

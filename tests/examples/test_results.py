@@ -108,6 +108,10 @@ def test_what_a_run_costs_and_what_a_judge_taught_are_said() -> None:
     assert "| a run | success | turns | tokens | seconds | USD |" in text
     assert "| before | 0.500 | 3.0 | 512 | 1.2 | 0.00000 |" in text
     assert "| openai/some-model | 0.500 | 3.0 | 512 | 1.2 | - |" in text
+    row["costs"] = {"before": {**costs, "wrong": 0.125}, "openai/some-model": {**costs, "usd": None}}
+    with_wrong = results.page("email_search", [row], "# A\n\nB.\n")
+    assert "| a run | success | wrong answers | turns | tokens | seconds | USD |" in with_wrong
+    assert "| before | 0.500 | 0.125 | 3.0 | 512 | 1.2 | 0.00000 |" in with_wrong
     assert "trained by openai/a-judge (RULER) in place of the reward: 0.500 (0.400 - 0.600)." in text
     assert "Of 40 pairs of runs with unequal rewards, the judge orders 75% as the reward does." in text
 

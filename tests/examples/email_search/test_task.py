@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from art_examples.email_search.agent import MAX_TURNS
 from art_examples.email_search.emails import grade, make
-from art_examples.email_search.task import WEIGHTS, email_search, parts
+from art_examples.email_search.task import WEIGHTS, email_search, parts, wrong
 from langchain_core.messages import convert_to_openai_messages
 
 from art_langgraph import Scenario, Trajectory, rollout
@@ -75,6 +75,17 @@ READ = ToolCall(tool="read", arguments={"email": 12}, result="…", started=0.0)
 def test_the_parts_of_the_reward(calls: list[ToolCall], got: set[str]) -> None:
     made = Trajectory(scenario=Scenario(input="?", metadata=WANTED), tool_calls=calls)
     assert {name for name, value in parts(made).items() if value} == got
+
+
+@pytest.mark.parametrize(
+    ("calls", "success", "hallucinated"),
+    [([SEARCH], 0.0, False), ([answered(text="14 March")], 0.0, True), ([answered(text="4 March")], 0.6, False)],
+)
+def test_only_an_answer_that_was_given_can_be_wrong(
+    calls: list[ToolCall], success: float, hallucinated: bool
+) -> None:
+    made = Trajectory(scenario=Scenario(input="?", metadata=WANTED), tool_calls=calls, metrics={"success": success})
+    assert wrong(made) is hallucinated
 
 
 @pytest.mark.parametrize(

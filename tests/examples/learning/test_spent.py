@@ -21,6 +21,11 @@ def test_means_over_runs() -> None:
     assert run_costs(measured, 0.5) == {"turns": 3.0, "tokens": (30 + 180) / 2, "seconds": 3.0, "usd": 0.25}
 
 
+def test_wrong_answers_are_told_apart_from_silence() -> None:
+    measured = Evaluation([run(9, seconds=1.0), run(9, seconds=2.0)])
+    assert run_costs(measured, None, lambda made: made.seconds > 1)["wrong"] == 0.5
+
+
 def test_what_is_not_known_is_none() -> None:
     measured = Evaluation([run(9, seconds=1.0), run(None, seconds=1.0)])
     assert run_costs(measured, None) == {"turns": 1.0, "tokens": None, "seconds": 1.0, "usd": None}
