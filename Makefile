@@ -107,8 +107,9 @@ $(SITE)/.installed: pyproject.toml
 	@$(SITE)/bin/python -m pip install -q --progress-bar off --group docs
 	@touch $@
 
+# Without -q: it hides warnings from --strict too, so that a link that leads nowhere would pass.
 docs: $(SITE)/.installed ## Build the documentation into site/
-	@NO_MKDOCS_2_WARNING=1 $(SITE)/bin/mkdocs build -q && echo "site/index.html"
+	@NO_MKDOCS_2_WARNING=1 $(SITE)/bin/mkdocs build && echo "site/index.html"
 
 # The tool has an environment of its own, so that the list has none of its packages.
 SBOM := $(VENV)/sbom
