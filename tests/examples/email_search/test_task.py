@@ -81,9 +81,7 @@ def test_the_parts_of_the_reward(calls: list[ToolCall], got: set[str]) -> None:
     ("calls", "success", "hallucinated"),
     [([SEARCH], 0.0, False), ([answered(text="14 March")], 0.0, True), ([answered(text="4 March")], 0.6, False)],
 )
-def test_only_an_answer_that_was_given_can_be_wrong(
-    calls: list[ToolCall], success: float, hallucinated: bool
-) -> None:
+def test_only_an_answer_that_was_given_can_be_wrong(calls: list[ToolCall], success: float, hallucinated: bool) -> None:
     made = Trajectory(scenario=Scenario(input="?", metadata=WANTED), tool_calls=calls, metrics={"success": success})
     assert wrong(made) is hallucinated
 
