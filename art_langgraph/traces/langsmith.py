@@ -61,7 +61,7 @@ def parts(value: Any) -> Parts:
         record[name] = parse_json(record.get(name))
     if isinstance(kind := record.get("run_type"), str):
         record["run_type"] = kind.lower()
-    if metadata := parse_json(record.get("metadata")):
+    if isinstance(metadata := parse_json(record.get("metadata")), dict):
         extra = record["extra"] or {}
         record["extra"] = {**extra, "metadata": {**(extra.get("metadata") or {}), **metadata}}
     if record.get("parent_run_ids") and not record.get("parent_run_id"):
@@ -150,7 +150,8 @@ def _trajectory(record: Mapping[str, Any], repeat_lines: list[int]) -> ForeignRu
         messages.append(message)
     first = len(calls[0].messages) if calls else len(messages)
     turn = itertools.takewhile(lambda message: message["role"] != "user", messages[first:])
-    texts = [message["content"] for message in turn if message["role"] == "assistant" and message["content"]]
+    contents = [message["content"] for message in turn if message["role"] == "assistant"]
+    texts = [content for content in contents if content and isinstance(content, str)]
     return ForeignRun(
         source="langsmith",
         id=None,
