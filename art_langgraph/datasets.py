@@ -73,6 +73,8 @@ def _scenario(line: Any) -> Scenario:
         raise TypeError(f"expected an object or a string, found {type(line).__name__}")
     if isinstance(line, dict) and "inputs" in line:
         metadata = {**(line.get("metadata") or {}), "outputs": line.get("outputs")}
+        if metadata.get("trajectory_format") == "messages":
+            raise ValueError("it is a whole trajectory: `art-langgraph import langsmith` makes scenarios of it")
         return Scenario(id=_id(line), input=line["inputs"], metadata=metadata)
     if isinstance(line, dict) and "input" in line and line.keys() <= {"id", "input", "metadata"}:
         return Scenario(id=_id(line), input=line["input"], metadata=line.get("metadata") or {})

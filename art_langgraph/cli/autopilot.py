@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from art_langgraph.auto_pilot.pilot import Autopilot
     from art_langgraph.auto_pilot.state import Entry
     from art_langgraph.client.client import TrainerClient
-    from art_langgraph.trajectory import Trajectory
+    from art_langgraph.trajectory import Scenario, Trajectory
 
 _CANARY = "Canary"
 
@@ -53,8 +53,16 @@ class PilotFlags(PilotOptions):
         """Whether a run of the deployment succeeded that has a reward."""
         return run.reward is not None and run.reward >= self.success
 
-    def pilot(self, trainer: TrainerClient, step: NodeFlags, rules: CanaryRules, store: str | None) -> Autopilot:
-        """The autopilot. Raises ConfigError where a file or an object cannot be read, or a setting is out of range."""
+    def pilot(
+        self,
+        trainer: TrainerClient,
+        gate: list[Scenario] | None,
+        step: NodeFlags,
+        rules: CanaryRules,
+        store: str | None,
+    ) -> Autopilot:
+        """The autopilot. gate: The scenarios of the file. Raises ConfigError where an object cannot be read, or a
+        setting is out of range."""
         from art_langgraph.auto_pilot.pilot import Autopilot
         from art_langgraph.store import TrajectoryStore
 
@@ -62,7 +70,7 @@ class PilotFlags(PilotOptions):
             self.policy,
             trainer,
             store=TrajectoryStore(store),
-            gate=self.gate,
+            gate=gate,
             graph=load_object(self.graph_object) if self.graph_object else None,
             reward=load_object(self.reward) if self.reward else None,
             canary=self.canary,
@@ -118,13 +126,16 @@ def autopilot_command(
     --reward my_agent:reward --canary 10%
     """
     from art_langgraph.client.client import TrainerClient
+    from art_langgraph.datasets import load_scenarios
 
     if [actions.once, actions.status, actions.history, actions.stop].count(True) > 1:
         raise ConfigError("--once, --status, --log and --stop exclude one another")
 
+    gate = load_scenarios(flags.gate) if flags.gate else None
+
     async def run() -> None:
         async with TrainerClient() as trainer:
-            await _run(flags.pilot(trainer, step, rules, store), actions, resume=resume, as_json=as_json)
+            await _run(flags.pilot(trainer, gate, step, rules, store), actions, resume=resume, as_json=as_json)
 
     try:
         asyncio.run(run())

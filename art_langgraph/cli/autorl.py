@@ -96,6 +96,8 @@ async def _train(task: str, flags: AutoRLFlags, step: StepFlags) -> AutoRLReport
     from art_langgraph.datasets import load_scenarios
 
     count = flags.scenarios
+    scenarios = int(count) if count.isdigit() else load_scenarios(count)
+    examples, rubric = load_scenarios(flags.examples) if flags.examples else (), rubric_text(flags.rubric)
     async with TrainerClient() as client:
         return await autorl(
             task,
@@ -103,10 +105,10 @@ async def _train(task: str, flags: AutoRLFlags, step: StepFlags) -> AutoRLReport
             policy=flags.policy,
             judge=make_llm(flags.judge, flags.judge_url),
             client=client,
-            rubric=rubric_text(flags.rubric),
+            rubric=rubric,
             votes=flags.votes,
-            scenarios=int(count) if count.isdigit() else load_scenarios(count),
-            examples=load_scenarios(flags.examples) if flags.examples else (),
+            scenarios=scenarios,
+            examples=examples,
             config=step.config(),
             progress=sys.stderr.isatty(),
             on_stage=lambda stage: print(stage),  # the `print` of the moment: with --json, to the standard error

@@ -55,11 +55,8 @@ def evaluate_command(
     from art_langgraph.loop.evaluate import evaluate
     from art_langgraph.store import TrajectoryStore
 
-    graph, reward, scenarios = (
-        load_object(flags.graph_object),
-        load_object(flags.reward),
-        load_scenarios(flags.scenarios),
-    )
+    scenarios = load_scenarios(flags.scenarios)  # before the graph, whose module may look for a server
+    graph, reward = load_object(flags.graph_object), load_object(flags.reward)
     with only_json(as_json) as notify:
         evaluation = asyncio.run(
             evaluate(

@@ -13,7 +13,7 @@ import typer
 from art_langgraph.cli.options import JsonOption
 from art_langgraph.cli.printing import only_json
 from trainer_server.common.options import with_flags
-from trainer_server.wire import ConfigError, SFTConfig, StepResult
+from trainer_server.wire import ConfigError, Conversation, SFTConfig, StepResult
 
 _DEFAULTS = SFTConfig()
 
@@ -65,15 +65,17 @@ class SFTFlags:
             num_train_epochs=values.pop("epochs"), per_device_train_batch_size=values.pop("batch_size"), **values
         )
 
-    def validation_source(self) -> Path | float | None:
-        """What `validation` means: a share, or else a file."""
+    def validation_set(self) -> list[Conversation] | float | None:
+        """What `validation` means: a share, or else the conversations of a file. Raises ConfigError: it is neither."""
+        from art_langgraph.client.demonstrations import load_conversations
+
         if self.validation is None:
             return None
         percent = self.validation.removesuffix("%")
         try:
             return float(percent) / (100 if percent != self.validation else 1)
         except ValueError:
-            return Path(self.validation)
+            return load_conversations(self.validation)
 
 
 @with_flags
@@ -89,9 +91,12 @@ def sft_command(
 
     Example: art-langgraph sft agent good.jsonl --validation 10% --max-seconds 300
     """
-    config = flags.config()
+    from art_langgraph.client.demonstrations import load_conversations
+
+    # The files first: what is wrong with them needs no server to be said.
+    config, demonstrations, validation = flags.config(), load_conversations(file), flags.validation_set()
     with only_json(as_json) as notify:
-        result = asyncio.run(_train(policy, file, config, flags.validation_source()))
+        result = asyncio.run(_train(policy, demonstrations, config, validation))
         metrics = result.metrics
         notify({"policy": policy, **result.model_dump(mode="json", exclude={"trajectories"})})
         skips = {**metrics["turns_skipped"], **metrics["conversations_skipped"]}
@@ -105,11 +110,13 @@ def sft_command(
         )
 
 
-async def _train(policy: str, file: Path, config: SFTConfig, validation: Path | float | None) -> StepResult:
+async def _train(
+    policy: str, demonstrations: list[Conversation], config: SFTConfig, validation: list[Conversation] | float | None
+) -> StepResult:
     from art_langgraph.client.client import TrainerClient
 
     async with TrainerClient() as trainer:
-        return await trainer.sft(policy, file, config, validation=validation)
+        return await trainer.sft(policy, demonstrations, config, validation=validation)
 
 
 def _held_out(metrics: Mapping[str, Any]) -> str:

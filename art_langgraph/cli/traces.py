@@ -52,20 +52,30 @@ class ImportFlags(SinceFilter):
 
 
 _ABOUT = {
-    "langsmith": """Import runs of LangSmith: JSONL of the SDK, or Parquet of a bulk export.
+    "langsmith": """Import runs or trajectories of LangSmith: JSONL of the SDK, or Parquet of a bulk export.
 
-    By the SDK, with feedback beside the runs:
+    By the SDK, whose `runs.query` needs the fields' names, and takes the last day where it is not told otherwise:
 
+        import asyncio
         from langsmith import Client
-        client = Client()
-        with open("runs.jsonl", "w", encoding="utf-8") as file:
-            for run in client.list_runs(project_name="my-project"):
-                file.write(run.model_dump_json() + "\\n")
-                for feedback in client.list_feedback(run_ids=(run.id,)):
-                    file.write(feedback.model_dump_json() + "\\n")
+        FIELDS = "ID TRACE_ID PARENT_RUN_IDS NAME RUN_TYPE START_TIME END_TIME INPUTS OUTPUTS ERROR".split()
+        FIELDS += "EXTRA METADATA TAGS FEEDBACK_STATS".split()
+        async def main():
+            client = Client()
+            ids = [str(client.read_project(project_name="my-project").id)]
+            with open("runs.jsonl", "w", encoding="utf-8") as file:
+                since = "2026-11-01T00:00:00Z"
+                async for run in client.runs.query(project_ids=ids, selects=FIELDS, min_start_time=since):
+                    file.write(run.model_dump_json() + "\\n")
+        asyncio.run(main())
+
+    Runs of the older `client.list_runs`, and feedback of `client.list_feedback` beside them, are read as well.
 
     By a bulk export (Settings → Bulk exports): one .parquet file, or several. Runs of all types are needed, not only
     root runs: demonstrations come from runs of type llm.
+
+    Trajectories are read, too: answers of POST /v1/trajectory ("format": "ui"), and examples of a dataset of smithtune.
+    A trajectory has no feedback. See docs/moving/smithtune.md.
 
     Example: art-langgraph import langsmith runs.jsonl --feedback user_score
     """,

@@ -122,9 +122,11 @@ def run_loop(
     from trainer_server.tracking import JSONLTracker, Tracker, named_by
 
     assert flags.scenarios is not None
+    scenarios = load_scenarios(flags.scenarios)  # before the graph, whose module may look for a server
+    held_out = load_scenarios(flags.held_out) if flags.held_out else None
     scorer = load_object(reward) if reward else None
     hints = load_object(flags.hints) if flags.hints else None
-    agent, scenarios = load_object(graph), load_scenarios(flags.scenarios)
+    agent = load_object(graph)
     rows = flags.progress(policy)
     names = named_by() if flags.tracker is None else flags.tracker
     trackers: list[str | Tracker] = [JSONLTracker(rows), *(name for name in names if name != "jsonl")]
@@ -145,7 +147,7 @@ def run_loop(
                 explore=Exploration(n=flags.n, budget=flags.explore) if flags.explore else None,
                 hints=hints,
                 executor=flags.executor,
-                held_out=flags.held_out,
+                held_out=held_out,
                 stop_when=flags.rules(),
                 trackers=trackers,
                 progress=sys.stderr.isatty(),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 
@@ -55,23 +55,21 @@ def server_url(base_url: str) -> str:
     return _BASE_PATH.sub("", base_url)
 
 
-async def find_concurrency(server: Connection | None) -> int | None:
-    """How many requests the engines of a server compute at once.
+class Capacity(NamedTuple):
+    """What a server computes at once."""
 
-    Args:
-        server: The server; None: the one that clients find.
-
-    Returns:
-        None: there is no server, it does not answer, or its engines do not say.
-    """
-    concurrency = (await _health(server)).get("concurrency")
-    return concurrency if type(concurrency) is int and concurrency > 0 else None
+    concurrency: int | None
+    """Requests of its engines; None: there is no server, it does not answer, or its engines do not say."""
+    overlaps: bool
+    """Whether its engines and its trainer have GPUs of their own. False also where it does not answer or say."""
 
 
-async def find_overlap(server: Connection) -> bool:
-    """Whether the engines and the trainer of a server compute at the same time, on GPUs of their own. False also where
-    it does not answer or does not say."""
-    return (await _health(server)).get("overlaps") is True
+async def find_capacity(server: Connection | None) -> Capacity:
+    """What a server computes at once, by one request to it. None: the server that clients find."""
+    health = await _health(server)
+    concurrency = health.get("concurrency")
+    known = type(concurrency) is int and concurrency > 0
+    return Capacity(concurrency if known else None, health.get("overlaps") is True)
 
 
 async def _health(server: Connection | None) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from art_langgraph.client.servers import known_servers, server_url
 from art_langgraph.client.transport import PatientAsyncClient
 from trainer_server.common import Connection
 from trainer_server.wire import SERVER_STOPPING
+from trainer_server.wire.errors import HOW_TO_START
 
 log = logging.getLogger("art_langgraph")
 
@@ -53,7 +54,7 @@ async def server_is_back(error: Exception, began: float) -> bool:
 
 def run_error(error: Exception) -> str:
     """What a run raised, for its record. OpenAI's clients say "Connection error." alone, so that where a request went
-    and why it failed is added."""
+    and why it failed is added, and what helps where no trainer server listens there."""
     text, keys = f"{type(error).__name__}: {error}", {server.api_key for server in known_servers()}
     for cause in _causes(error):
         request = _request(cause)
@@ -61,7 +62,8 @@ def run_error(error: Exception) -> str:
             continue
         place = f"{request.url.scheme}://{request.url.netloc.decode()}: {explain(cause)}"
         if _key(request) in keys:
-            return f"{text} ({place})"
+            refused = type(cause).__name__ == "ConnectError"
+            return f"{text} ({place}. {HOW_TO_START})" if refused else f"{text} ({place})"
         return (
             f"{text} ({place}. It asked with a key that is of no trainer server here, that of OPENAI_API_KEY perhaps. "
             "A client that is to ask a policy needs address and key of the trainer server: use ChatART, or give it "

@@ -14,7 +14,7 @@ from langgraph.types import Command
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
 from art_langgraph.background.reports import report, report_again
-from art_langgraph.client.servers import find_concurrency
+from art_langgraph.client.servers import find_capacity
 from art_langgraph.loop.executors.base import Executor, RolloutTask
 from art_langgraph.loop.executors.base import Resume as Resume
 from art_langgraph.loop.executors.local import LocalExecutor
@@ -371,7 +371,7 @@ async def find_limit(
         otherwise: Runs at once where no server says how many requests its engines compute.
     """
     if max_concurrency is None:
-        max_concurrency = await find_concurrency(server) or otherwise
+        max_concurrency = (await find_capacity(server)).concurrency or otherwise
     return limit_of(max_concurrency)
 
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from art_langgraph.client.servers import find_concurrency, find_overlap
+from art_langgraph.client.servers import Capacity, find_capacity
 from art_langgraph.client.step_marks import StepMarks
 from art_langgraph.credit import Advantage, advantages_by_run
 from art_langgraph.loop.batch import RolloutBatch
@@ -100,6 +100,8 @@ class TrainingLoop:
             limit_of(options.max_concurrency)  # a wrong number is an error before anything runs
         self._tuning_key: str | None = None
         """What the store keeps the tuning of the run by; None: nothing is kept."""
+        self._capacity: Capacity | None = None
+        """Of the server, which is asked for it once; None: not yet."""
         self._watch = Watch(options)  # its time budget counts from here
 
     async def run(self) -> AsyncGenerator[StepRecord]:
@@ -155,10 +157,14 @@ class TrainingLoop:
         """The options with a `max_staleness`: that of the caller, or what suits the server."""
         if self._options.max_staleness is not None:
             return self._options
-        overlaps = await find_overlap(self._options.client.connection)
+        overlaps = (await self._find_capacity()).overlaps
         if overlaps:
             log.info("max_staleness=1: engines and trainer have GPUs of their own. With 0 they take turns")
         return replace(self._options, max_staleness=int(overlaps))
+
+    async def _find_capacity(self) -> Capacity:
+        self._capacity = self._capacity or await find_capacity(self._options.client.connection)
+        return self._capacity
 
     async def _slots(self) -> tuple[Slots, Tuner | None]:
         """The slots of the runs, and what tunes them; None: nothing does, or an earlier process of the run has done so.
@@ -167,7 +173,7 @@ class TrainingLoop:
         """
         options = self._options
         if not options.tune:
-            return Slots(options.max_concurrency or await find_concurrency(options.client.connection) or 32), None
+            return Slots(options.max_concurrency or (await self._find_capacity()).concurrency or 32), None
         capacity = (await options.client.health()).get("concurrency")
         runs = options.groups_per_step * options.n * (1 + (options.max_staleness or 0))
         limits = [limit for limit in (options.max_concurrency, capacity) if limit is not None]

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from art_langgraph.messages import plain
 from art_langgraph.traces.messages import as_text, is_repr, parse_json
 from art_langgraph.traces.problems import Unreadable
-from art_langgraph.trajectory import CompletionCall, Scenario, ToolCall, Trajectory
+from art_langgraph.trajectory import CompletionCall, Scenario, ToolCall, Trajectory, scenario_id
 from trainer_server.common.jsonl import explain
 from trainer_server.wire import Conversation
 
@@ -63,6 +63,8 @@ class ForeignRun:
     """Input of the graph; None: not known, or the run is a conversation only."""
     output: Any = None
     """What the graph returned; None: not known."""
+    answer: str | None = None
+    """The recorded answer to the task, which the scenario has as `metadata["answer"]`; None: it has none."""
     error: str | None = None
     scores: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     """Feedback by name."""
@@ -135,24 +137,27 @@ class ForeignRun:
         if last is None:
             return None
         task = [message for message in messages[: last + 1] if system or message["role"] not in ("system", "developer")]
-        return Scenario(input={"messages": task})
+        value = {"messages": task}
+        if self.answer is None:
+            return Scenario(input=value)
+        return Scenario(id=scenario_id(value), input=value, metadata={"answer": self.answer})
 
     def demonstrations(self) -> list[Conversation]:
-        """The run's conversations: those of which no other is a continuation.
+        """The run's conversations: those of which no other with the same tools is a continuation.
 
-        Only answers of this run are imitated. Others, such as those of an earlier turn of the thread,
-        are context (weight 0). What a call that failed had answered by then is left out.
+        Only answers of this run are imitated, each with the tools of its own call. Others, such as those of an earlier
+        turn of the thread, are context (weight 0). What a call that failed had answered by then is left out.
 
         Raises:
             Unreadable: A conversation cannot be imitated, because it has an image, say.
         """
         calls = [call for call in self.calls if call.answer is not None and call.error is None]
-        keys = [[*map(_essence, call.messages), _essence(call.answer or {})] for call in calls]
+        keys = [[json.dumps(call.tools), *map(_essence, call.messages), _essence(call.answer or {})] for call in calls]
         distinct: dict[str, Conversation] = {}
         for call, key in zip(calls, keys, strict=True):
             if any(other != key and _begins(other, key) for other in keys):
                 continue
-            own = {len(other) for other in keys if _begins(key, other)}
+            own = {len(other) - 1 for other in keys if _begins(key, other)}
             conversation = _conversation([*call.messages, call.answer or {}], call.tools, own)
             distinct.setdefault(digest(conversation), conversation)
         return list(distinct.values())

@@ -35,6 +35,13 @@ def test_a_line_needs_no_id(tmp_path: Path) -> None:
     assert (second.id, second.input) == ("7", {"input": "x"})
 
 
+def test_a_trajectory_of_langsmith_is_no_task(tmp_path: Path) -> None:
+    line = {"inputs": {"messages": []}, "metadata": {"trajectory_format": "messages"}}
+    (tmp_path / "s.jsonl").write_text(json.dumps(line))
+    with pytest.raises(ARTError, match="`art-langgraph import langsmith` makes scenarios of it"):
+        load_scenarios(tmp_path / "s.jsonl")
+
+
 @pytest.mark.parametrize("name", ["input", "inputs"])
 def test_an_id_of_0_is_an_id(tmp_path: Path, name: str) -> None:
     (tmp_path / "s.jsonl").write_text(json.dumps({"id": 0, name: "x"}))

@@ -27,7 +27,7 @@ NEEDED = {
     "several machines": 3,
     "a certificate": 1,
     "an account": 1,
-    "a key of LangSmith": 1,
+    "a key of LangSmith": 4,
     "a deployment": 2,
     "a LangGraph server": 1,
     "a server with this loss": 1,

@@ -72,3 +72,15 @@ def flat(metrics: dict[str, Any], before: str = "") -> dict[str, int | float]:
         elif isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
             numbers[before + name] = value
     return numbers
+
+
+def beside_numbers(metrics: dict[str, Any], *, inside: bool = False) -> dict[str, Any]:
+    """What `flat` leaves out of metrics, without dicts of which nothing is left. inside: They are those of a dict."""
+    others: dict[str, Any] = {}
+    for name, value in metrics.items():
+        if isinstance(value, dict) and not inside:
+            if remainder := beside_numbers(value, inside=True):
+                others[name] = remainder
+        elif isinstance(value, dict) or not flat({name: value}):
+            others[name] = value
+    return others

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+import traceback
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -185,6 +187,23 @@ async def test_a_server_that_stays_away_is_an_error_that_says_so() -> None:
     async with TrainerClient(f"http://127.0.0.1:{free_port()}", "key", retry_for=0.2) as client:
         with pytest.raises(ServerUnreachable, match=r"no trainer server answers at .* \(ConnectError: .*serve"):
             await client.health()
+
+
+async def test_without_a_server_a_program_ends_with_one_traceback_whose_last_line_says_what_helps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ART_HOME", str(tmp_path))
+    for name in ("ART_BASE_URL", "ART_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ConfigError) as no_token:
+        TrainerClient()
+    async with TrainerClient(f"http://127.0.0.1:{free_port()}", "key", retry_for=0) as client:
+        with pytest.raises(ServerUnreachable) as no_server:
+            await client.create_policy("agent")
+    for error in (no_token.value, no_server.value):
+        printed = "".join(traceback.format_exception(error))
+        assert printed.count("Traceback") == 1
+        assert "art-langgraph connect URL" in printed.splitlines()[-1]
 
 
 async def test_waiting_for_a_job_can_have_an_end() -> None:

@@ -207,6 +207,7 @@ async def test_where_a_request_went_that_had_the_key_of_another_account_is_told(
     own = str((await rollout(asking(plain(port)), "x")).error)
     assert f"Connection error. (http://127.0.0.1:{port}: ConnectError" in own
     assert "OPENAI_API_KEY" not in own
+    assert "art-langgraph connect URL" in own
 
 
 async def test_a_run_over_https_to_a_server_that_speaks_http_waits_for_nothing(

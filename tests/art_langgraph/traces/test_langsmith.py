@@ -17,7 +17,8 @@ from langchain_core.tracers.langchain import LangChainTracer
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
 from langsmith._internal._serde import dumps_json
-from langsmith.schemas import Feedback, Run
+from langsmith.schemas import Example, Feedback, Run
+from langsmith.types import Run as QueriedRun
 
 from art_langgraph.traces import ForeignRun, read_runs
 from art_langgraph.traces.problems import Skips
@@ -245,6 +246,24 @@ def test_a_bulk_export_in_parquet(tmp_path: Path) -> None:
     )
 
 
+def test_runs_of_the_newer_query_are_the_same_runs(tmp_path: Path) -> None:
+    older = traced()
+    newer = []
+    for run in older:
+        parents = [step[-36:] for step in run["dotted_order"].split(".")[:-1]]
+        extra = {key: value for key, value in run["extra"].items() if key != "metadata"}
+        facts = {"run_type": run["run_type"].upper(), "metadata": run["extra"]["metadata"], "extra": extra}
+        fields = {key: value for key, value in run.items() if key != "parent_run_id"}
+        newer.append(json.loads(QueriedRun(**{**fields, **facts, "parent_run_ids": parents}).model_dump_json()))
+    root = next(run for run in newer if not run["parent_run_ids"])
+    root["feedback_stats"] = {"user_score": {"n": 1, "avg": 1.0}}
+    (expected,), _ = read(tmp_path, *older)
+    (run,), left_out = read(tmp_path, *reversed(newer))
+    assert (left_out, run.metrics, run.thread_id) == ([], {"user_score": 1.0}, "th-1")
+    assert (run.fingerprint, run.demonstrations()) == (expected.fingerprint, expected.demonstrations())
+    assert (run.name, run.tool_calls, run.scenario()) == (expected.name, expected.tool_calls, expected.scenario())
+
+
 def test_feedback_of_a_run_inside_counts_for_the_trace_and_that_of_the_root_first(tmp_path: Path) -> None:
     root = record("chain", inputs={"messages": ASKED})
     child = record(
@@ -270,10 +289,83 @@ def test_a_failed_run_has_its_error_and_a_nested_one_its_children(tmp_path: Path
     assert run.demonstrations() == []
 
 
+THREAD = [
+    {"role": "system", "content": ASKED[0]["content"]},
+    {"role": "human", "id": "h1", "content": [{"type": "text", "text": ASKED[1]["content"]}]},
+    {
+        "role": "ai",
+        "id": "a1",
+        "content": [
+            {"type": "reasoning", "reasoning": "A tool knows."},
+            {"type": "tool_call", "id": "call_1", "name": "weather", "args": {"city": "Oslo"}},
+        ],
+    },
+    RAIN,
+    {"role": "ai", "id": "a2", "content": [{"type": "reasoning", "reasoning": "Done?"}]},
+    {"role": "ai", "id": "a3", "content": ANSWER["content"]},
+    {"role": "human", "content": "Thanks."},
+    {"role": "ai", "content": [{"type": "text", "text": "Bye."}]},
+]
+"""A trajectory of two turns, in the form of LangSmith. One message of the model has thoughts alone."""
+TURNS = [*CONVERSATION, {"role": "user", "content": "Thanks."}, {"role": "assistant", "content": "Bye."}]
+
+
+def items(tools: dict[int, Any], **more: Any) -> dict[str, Any]:
+    """The answer of `POST /v1/trajectory`. tools: those of the messages of the model, by their place."""
+    messages = [message | ({"available_tools": tools[at]} if at in tools else {}) for at, message in enumerate(THREAD)]
+    facts = {"trace_id": "t", "run_id": "r"}
+    return {
+        "items": [{"type": "message", "message": message, "metadata": facts} for message in messages],
+        "next_cursor": None,
+        **more,
+    }
+
+
+def example(tools: dict[int, Any]) -> dict[str, Any]:
+    """An example of a dataset, as `list_examples` returns it and `model_dump_json` writes it."""
+    runs = [{"message_index": at, "run_id": "r", "trace_id": "t", "tools": each} for at, each in tools.items()]
+    metadata = {
+        "trajectory_format": "messages",
+        "source_scope": "thread",
+        "source_scope_id": "th-1",
+        "smithtune_source": {"schema_version": 1, "assistant_runs": runs},
+    }
+    row = Example(id=uuid.uuid4(), dataset_id=uuid.uuid4(), inputs={"messages": THREAD}, metadata=metadata)
+    return json.loads(row.model_dump_json())
+
+
+def test_a_trajectory_is_the_same_run_in_a_dataset_and_from_the_api(tmp_path: Path) -> None:
+    tools = {at: [WEATHER] for at in (2, 4, 5, 7)}
+    (run,), left_out = read(tmp_path, example(tools), items(tools))
+    assert (left_out, run.repeat_lines, run.thread_id) == ([], [2], "th-1")
+    (demonstration,) = run.demonstrations()
+    assert essence(demonstration.messages) == essence(TURNS)
+    assert (demonstration.tools, demonstration.answers("all")) == ([WEATHER], [2, 4, 6])
+    assert not any("reasoning_content" in message for message in demonstration.messages)
+    scenario = run.scenario()
+    assert (scenario.input, scenario.metadata) == ({"messages": ASKED}, {"answer": ANSWER["content"]})
+    assert (run.trajectory(None).final_text, run.lacks_tools) == ("Bye.", False)
+
+
+def test_each_answer_of_a_trajectory_is_imitated_with_the_tools_of_its_own_call(tmp_path: Path) -> None:
+    (run,), _ = read(tmp_path, items({2: [WEATHER], 4: [WEATHER], 5: [WEATHER], 7: []}))
+    first, last = run.demonstrations()
+    assert (essence(first.messages), first.tools, first.answers("all")) == (essence(CONVERSATION), [WEATHER], [2, 4])
+    assert (essence(last.messages), last.tools, last.answers("all")) == (essence(TURNS), None, [6])
+
+
+def test_a_trajectory_whose_tools_were_not_requested_says_so(tmp_path: Path) -> None:
+    (run,), _ = read(tmp_path, items({}))
+    assert run.lacks_tools
+
+
 @pytest.mark.parametrize(
     ("line", "why"),
     [
         ({"id": "x"}, "records that are none of langsmith"),
+        (items({}, next_cursor="page-2"), "pages of trajectories that go on"),
+        ({"items": [{"type": "event", "message": {}}]}, "trajectories with items that are no messages"),
+        ({"items": [{"id": "x", "run_type": "LLM"}]}, "trajectories with items that are no messages"),
         ({"dataset_id": str(uuid.uuid4()), "inputs": {}, "outputs": {}}, "examples of a dataset"),
         (record(inputs={"prompt": "2+2="}, outputs={"generations": [[{"text": "4"}]]}), "text completions"),
         (record(inputs={"messages": [{"kind": "?"}]}), "with messages of an unknown form"),

@@ -324,6 +324,8 @@ def _dataset_of_smithtune(folder: Path) -> None:
         ]
         bound = [{"message_index": at, "run_id": f"r{n}-{at}", "trace_id": f"t{n}", "tools": [tool]} for at in (2, 4)]
         metadata = {
+            "trajectory_format": "messages",
+            "conversation_scope": "root",
             "source_scope": "trace",
             "source_scope_id": f"t{n}",
             "source_project_id": "p",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer_server.dashboard.curves import curves, flat
+from trainer_server.dashboard.curves import beside_numbers, curves, flat
 from trainer_server.dashboard.status import running_jobs, throughput
 from trainer_server.jobs.job_files import TrainingOutcome
 from trainer_server.jobs.queue import JobQueue
@@ -49,3 +49,20 @@ def test_curves_are_of_what_is_known() -> None:
 def test_only_numbers_are_drawn() -> None:
     metrics = {"a": 1, "b": True, "c": float("nan"), "d": "x", "e": {"f": 2.0, "g": {"h": 1}}, "i": None}
     assert flat(metrics) == {"a": 1, "e.f": 2.0}
+
+
+def test_what_is_shown_as_a_number_is_not_shown_again() -> None:
+    metrics = {
+        "loss": 0.5,
+        "groups_skipped_by": {"equal_rewards": 3},
+        "turns_skipped": {},
+        "job": {"id": "job-1", "seconds": {"train": 2.0}, "tokens": 5},
+        "skipped": None,
+        "losses": [1.0, 0.5],
+    }
+    assert flat(metrics) == {"loss": 0.5, "groups_skipped_by.equal_rewards": 3, "job.tokens": 5}
+    assert beside_numbers(metrics) == {
+        "job": {"id": "job-1", "seconds": {"train": 2.0}},
+        "skipped": None,
+        "losses": [1.0, 0.5],
+    }

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer_server.dashboard.render import address, label, number, render_text, when
+from trainer_server.dashboard.render import _templates, address, label, number, render_text, when
 
 
 @given(st.text(alphabet=st.characters(), max_size=200))
@@ -65,3 +66,11 @@ def test_values_for_people() -> None:
     assert when(1e20) == "1e+20"
     assert address("/x", a="&<", b=None, c="") == "/x?a=%26%3C"
     assert render_text({"a": "<b>"}) == "{\n  &#34;a&#34;: &#34;&lt;b&gt;&#34;\n}"
+
+
+@pytest.mark.parametrize(
+    ("reward", "colour"), [(1.0, " good"), (2, " good"), (0.1, ""), (0.999, ""), (0.0, " poor"), (-1, " poor")]
+)
+def test_only_a_success_is_green_and_only_a_reward_of_nothing_is_red(reward: float, colour: str) -> None:
+    html = _templates.get_template("macros.html").module.reward(reward)
+    assert html == f'<span class="reward{colour}">{number(reward)}</span>'

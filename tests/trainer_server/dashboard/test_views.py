@@ -166,6 +166,12 @@ def test_a_group_shows_the_trees_of_its_runs(browser: httpx.Client, run: str) ->
     assert "<details open>" not in text
 
 
+def test_a_difference_has_no_row_of_errors_where_neither_run_has_one(browser: httpx.Client, run: str) -> None:
+    text = browser.get("/ui/diff?a=viewed&b=viewed").text
+    assert '<th scope="row">calls</th>' in text
+    assert '<th scope="row">error</th>' not in text
+
+
 async def test_a_run_that_no_client_told_of_shows_what_the_ledger_has(
     server: TrainerServer, browser: httpx.Client
 ) -> None:

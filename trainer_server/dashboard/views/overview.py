@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 from starlette.responses import JSONResponse
 
-from trainer_server.dashboard.curves import curves, flat
+from trainer_server.dashboard.curves import beside_numbers, curves, flat
 from trainer_server.dashboard.evaluations import repeats_of
 from trainer_server.dashboard.pace import StepPace
 from trainer_server.dashboard.render import HEADERS, PageRoute, address, page, part
@@ -84,8 +84,7 @@ async def job(job_id: str, request: Request, sources: SourcesDep) -> Response:
     if job is None:
         raise NotFound(f"there is no job {job_id!r:.100}: it was deleted, or never there", code="not_found")
     metrics = job.result.metrics if job.result else {}
-    others = {name: value for name, value in metrics.items() if name not in flat(metrics)}
-    return page(request, "job.html", job=job, numbers=flat(metrics), others=others)
+    return page(request, "job.html", job=job, numbers=flat(metrics), others=beside_numbers(metrics))
 
 
 def _now(sources: Sources) -> dict[str, Any]:

@@ -188,6 +188,20 @@ async def test_by_default_as_many_runs_go_on_as_the_engines_compute(concurrency:
     assert counting.most == runs
 
 
+async def test_a_training_looks_once_at_what_the_server_computes() -> None:
+    requests = []
+
+    async def health(request: Request) -> JSONResponse:
+        requests.append(request)
+        return JSONResponse({"concurrency": 5, "overlaps": False})
+
+    client = Client()
+    with serving(Starlette(routes=[Route("/health", health)])) as url:
+        client.connection = Connection(url, "key")
+        await versions(client, steps=2, max_concurrency=None, max_staleness=None)
+    assert len(requests) == 1
+
+
 async def test_training_and_evaluation_together_run_no_more_than_max_concurrency() -> None:
     counting = CountingGraph()
     held_out = HeldOut(["b", "c", "d"], temperature=None)
