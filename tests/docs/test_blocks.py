@@ -47,6 +47,8 @@ NEEDED = {
     "bfcl-eval": 2,
     # tests/docs/test_openenv.py runs them.
     "openenv": 3,
+    # Run by hand: Harbor needs Python 3.12.
+    "harbor": 3,
     # tests/art_langgraph/judge/test_evaluators.py runs it.
     "openevals": 1,
 }  # fmt: skip
