@@ -1,4 +1,4 @@
-"""The modules of docs/moving/openenv.md with the real openenv, in an environment of its own, on two small environments."""
+"""The modules of docs/moving/openenv.md with the real openenv, in an environment of its own, on small environments."""
 
 from __future__ import annotations
 
