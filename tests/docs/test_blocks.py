@@ -33,7 +33,7 @@ NEEDED = {
     "a server with this loss": 1,
     "a server of yours": 1,
     "a collector": 1,
-    "a network": 1,
+    "a network": 2,
     "a training that goes on": 1,
     "docker": 1,
     "docker and the repository": 1,
@@ -45,6 +45,10 @@ NEEDED = {
     "verifiers": 4,
     # tests/docs/test_bfcl.py runs them.
     "bfcl-eval": 2,
+    # tests/docs/test_openenv.py runs them.
+    "openenv": 3,
+    # Run by hand: Harbor needs Python 3.12.
+    "harbor": 3,
     # tests/art_langgraph/judge/test_evaluators.py runs it.
     "openevals": 1,
 }  # fmt: skip
