@@ -116,4 +116,11 @@ def test_the_overview_of_the_demo_has_nothing_to_complain_of(demo: tuple[Home, P
         assert "it shows what is recorded, and answers no request to a model" in overview
         assert not re.search(r'class="[^"]*\b(bad|failed)\b', overview)
         assert http.get("/api/status").json()["problems"] == []
+        job = re.search(r"/ui/jobs/job-[\w-]+", overview)
+        assert job is not None
+        trained = http.get(job[0]).text.partition("Runs that it trained")[2]
+        assert re.search(
+            r'<td>[A-Z][^<]+\?</td><td>(<a class="share" href="/ui/runs/ro-demo-\w+" title="[^"]+">[\d.]+</a> ){8}',
+            trained,
+        )
         assert http.get("/health", headers={"Authorization": f"Bearer {TOKEN}"}).json()["ready"] is False
