@@ -216,6 +216,9 @@ def test_no_page_is_wider_than_a_telephone(page: Any) -> None:
     first_run(page, "scenario=note&version=0&state=whole")
     assert too_wide == []
     assert not page.evaluate(wide)
+    page.goto("/ui/runs?scenario=note&version=0")
+    reward = page.locator(".runs tbody .reward").first.bounding_box()
+    assert reward["x"] + reward["width"] <= 390, "the rewards are seen without scrolling"
 
 
 def test_retries_and_judges_are_shown(page: Any) -> None:
@@ -288,6 +291,12 @@ def test_keys_and_looks(page: Any) -> None:
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") != before
     page.reload()
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") != before, "it is remembered"
+    call = f"{page.url.partition('#')[0]}#{page.get_attribute('.call', 'id')}"
+    page.goto("about:blank")
+    page.set_content(f'<a href="{call}">a colleague\'s link, on another site</a>')
+    page.click("a")
+    page.wait_for_selector(".call[id] .tok", state="visible")
+    assert page.url == call
     page.click("text=Log out")
     page.wait_for_selector("#token")
 
