@@ -24,7 +24,7 @@ router = APIRouter(include_in_schema=False, route_class=PageRoute)
 
 _SHOWN_VERSIONS = 6
 """Versions of a scenario on the page of a policy: the first one and the newest."""
-_MOST_TRAINED = 200
+_MOST_LISTED = 200
 """Trajectories of a step whose runs the page of its job lists."""
 _SHOWN_METRICS = ("reward_mean", "loss", "grad_norm", "entropy", "logp_gap", "tokens_trained", "groups_skipped")
 
@@ -87,16 +87,16 @@ async def job(job_id: str, request: Request, sources: SourcesDep) -> Response:
         raise NotFound(f"there is no job {job_id!r:.100}: it was deleted, or never there", code="not_found")
     metrics = job.result.metrics if job.result else {}
     others = {name: value for name, value in metrics.items() if name not in flat(metrics)}
-    trained = await asyncio.to_thread(_trained, sources, (job.result.trajectories or []) if job.result else [])
-    return page(request, "job.html", job=job, numbers=flat(metrics), others=others, trained=trained, most=_MOST_TRAINED)
+    trained = await asyncio.to_thread(_runs_by_task, sources, (job.result.trajectories or []) if job.result else [])
+    return page(request, "job.html", job=job, numbers=flat(metrics), others=others, trained=trained, most=_MOST_LISTED)
 
 
-def _trained(sources: Sources, references: Sequence[str]) -> dict[str, list[tuple[str, RunRow | None]]]:
+def _runs_by_task(sources: Sources, references: Sequence[str]) -> dict[str, list[tuple[str, RunRow | None]]]:
     """The first runs that a step trained, by the words of their task: id, and row in the list. A run whose row is gone
     stands under its id."""
     runs = {
         trajectory: sources.runs.run(trajectory)
-        for trajectory in dict.fromkeys(reference.partition("/")[0] for reference in references[:_MOST_TRAINED])
+        for trajectory in dict.fromkeys(reference.partition("/")[0] for reference in references[:_MOST_LISTED])
     }
     words = sources.words({run.scenario for run in runs.values() if run and run.scenario})
     by_task: dict[str, list[tuple[str, RunRow | None]]] = {}
