@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -113,13 +112,6 @@ def violations(page: Any, axe: str) -> list[Any]:
     session = page.context.new_cdp_session(page)
     asked = {"expression": expression, "awaitPromise": True, "returnByValue": True}
     return list(json.loads(session.send("Runtime.evaluate", asked)["result"]["value"]))
-
-
-def kept(page: Any, name: str) -> None:
-    """Takes a picture for the documentation, where ART_SCREENSHOTS=1 asks for it."""
-    if os.environ.get("ART_SCREENSHOTS") == "1" and page.scheme == "light":
-        IMAGES.mkdir(exist_ok=True)
-        page.screenshot(path=IMAGES / f"{name}.png")
 
 
 def first_run(page: Any, query: str) -> None:
@@ -240,7 +232,6 @@ def test_the_difference_of_two_runs(page: Any) -> None:
     page.click("text=Difference of A and B")
     page.wait_for_selector("h2 >> text=Answers, call by call")
     assert page.locator(".messages del, .messages ins, .messages .note").count() > 0
-    kept(page, "difference")
 
 
 def test_a_click_becomes_a_reward_and_versions_are_promoted(page: Any, watched: TrainerServer) -> None:
@@ -304,7 +295,7 @@ def test_keys_and_looks(page: Any) -> None:
 def test_the_pictures_of_the_docs_are_made_again(browser: Any, tmp_path: Path) -> None:
     pictures.take(tmp_path, browser)
     made = {path.name: width(path) for path in tmp_path.iterdir()}
-    assert len(made) == 5
+    assert len(made) == 6
     assert made == {name: width(IMAGES / name) for name in made}
 
 
