@@ -282,6 +282,7 @@ def test_keys_and_looks(page: Any) -> None:
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") != before
     page.reload()
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") != before, "it is remembered"
+    first_run(page, "scenario=note&version=0&state=whole")
     call = f"{page.url.partition('#')[0]}#{page.get_attribute('.call', 'id')}"
     page.goto("about:blank")
     page.set_content(f'<a href="{call}">a colleague\'s link, on another site</a>')
