@@ -16,8 +16,10 @@ from trainer_server.cli.local import JsonOption
 from trainer_server.common import Home
 from trainer_server.process.cpu_torch import SERVER, require
 
-_NO_ENGINE = "http://127.0.0.1:9"
-"""An address where no engine answers."""
+
+def no_engines(settings: object) -> list[Any]:
+    """The engines of the demo: none, so its pages have nothing to complain of."""
+    return []
 
 
 def demo_command(
@@ -50,4 +52,5 @@ def demo_command(
                 f"viewer, in another terminal: ART_HOME={shlex.quote(str(home.root))} art-langgraph trajectories list"
             )
             print("All of it is made up, and no engine answers. Ctrl-C ends it, and deletes it.", flush=True)
-        serve(ServerConfig(home=home, model=str(base), port=port, engine_urls=(_NO_ENGINE,), trainer_on_demand=True))
+        engine = f"{__name__}:{no_engines.__name__}"
+        serve(ServerConfig(home=home, model=str(base), port=port, engine=engine, trainer_on_demand=True))

@@ -9,7 +9,7 @@ from typing import Any
 from trainer_server.common.run_tree import CallItem, Item, calls, tree
 from trainer_server.dashboard.sources import Sources
 from trainer_server.dashboard.step_history import StepOfRun, steps_of, why_never_sent
-from trainer_server.dashboard.words import task_messages, task_words
+from trainer_server.dashboard.words import first_request, task_messages, task_words
 from trainer_server.ledger.run_list import RunRow
 from trainer_server.wire import Completion, GivenReward, NotFound, RolloutSpec, RunTrace
 
@@ -60,16 +60,12 @@ class RunFacts:
     @property
     def title(self) -> str:
         """The words of its task; its scenario or its id where the task is not known."""
-        return task_words(self.task) or task_words(self._request) or self.scenario_id or self.id
+        return task_words(self.task) or task_words(first_request(self.completions)) or self.scenario_id or self.id
 
     @property
     def messages(self) -> list[tuple[str, str]]:
         """Role and text of the messages of its task; of its first request where no task is known."""
-        return task_messages(self._request if self.task is None else self.task)
-
-    @property
-    def _request(self) -> Any:
-        return {"messages": self.completions[0].request.get("messages") or []} if self.completions else None
+        return task_messages(first_request(self.completions) if self.task is None else self.task)
 
     @property
     def answer(self) -> Any:

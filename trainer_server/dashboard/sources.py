@@ -12,7 +12,7 @@ from fastapi import Depends, Request
 from trainer_server.dashboard.curves import curves
 from trainer_server.dashboard.follow import Follower
 from trainer_server.dashboard.tokens import TokenTexts
-from trainer_server.dashboard.words import task_words
+from trainer_server.dashboard.words import first_request, task_words
 from trainer_server.ledger.run_list import Outcome, RunList
 from trainer_server.server.dependencies import get_policy
 from trainer_server.server.server import Server
@@ -23,7 +23,7 @@ T = TypeVar("T")
 _PATIENCE = 0.05
 """Seconds that a page waits for the list of runs to be brought up to date."""
 _MOST_WORDS = 5_000
-"""Scenarios whose words are kept in memory."""
+"""Scenarios, and runs without one, whose words are kept in memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,12 +106,24 @@ class Sources:
                 trace = self.server.runs.find_trace(run) if run else None
                 spec = self.server.rollouts.spec(run) if run and not trace else None
                 of_run = trace.scenario if trace else spec.scenario if spec else None
-                if words := task_words(of_run.input) if of_run else "":
-                    if len(self._words) >= _MOST_WORDS:
-                        self._words.clear()
-                    self._words[scenario] = words
+                words = self._keep_words(scenario, task_words(of_run.input) if of_run else "")
             words_by_scenario[scenario] = words or scenario
         return words_by_scenario
+
+    def request_words(self, run_id: str) -> str:
+        """The words of the first request of a run that has no scenario; empty where the ledger has none. Blocks. Raises
+        LedgerError."""
+        key = f"run {run_id}"
+        if not (words := self._words.get(key)):
+            words = self._keep_words(key, task_words(first_request(self.server.ledger.rollout(run_id))))
+        return words
+
+    def _keep_words(self, key: str, words: str) -> str:
+        if words:
+            if len(self._words) >= _MOST_WORDS:
+                self._words.clear()
+            self._words[key] = words
+        return words
 
     async def look(self) -> None:
         """Brings the list of runs up to date, as far as that takes a moment only."""

@@ -37,7 +37,7 @@ class Engines(Sequence[Engine]):
     its rollouts move to other engines. When it comes back, it gets new rollouts.
 
     Args:
-        engines: The engines; at least one.
+        engines: The engines. Without any, no request to a model is answered.
     """
 
     def __init__(self, engines: Sequence[Engine]) -> None:
@@ -88,6 +88,8 @@ class Engines(Sequence[Engine]):
         """
         if self.live:
             return
+        if not self._engines:
+            raise EngineError("this server has no engine: it answers no request to a model")
         waits = [asyncio.create_task(engine.wait_ready(timeout)) for engine in self._engines]
         try:
             pending = set(waits)

@@ -98,10 +98,10 @@ class JobRunner:
         """Writes the job's file as soon as an engine is ready. Where it cannot be made, reports the job as failed."""
         request, start, reason = self._queue.file(job_id).request, time.monotonic(), ""
         while not self._queue.ready(job_id) and self._queue.training_outcome(job_id) is None:
-            engine = next((candidate for candidate in self._engines if candidate.ready), self._engines[0])
             error_text: str | None = None
             try:
-                await engine.wait_ready(self._engine_wait)
+                await self._engines.wait_ready(self._engine_wait)
+                engine = self._engines.live[0]
                 if isinstance(request, SFTRequest):
                     rows = await Renderer(engine).demonstrations(request, self._ledger, self._tokenizer)
                     await asyncio.to_thread(self._queue.write_rows, job_id, rows)

@@ -104,3 +104,23 @@ def test_the_pages_and_the_viewer_have_a_training_without_an_engine(demo: tuple[
             text = html.unescape(re.sub(r"<[^>]+>", "", page))
             assert re.search(r"→ get_\w+\({\"city\": \"\w", text)
             assert '"arguments"' not in text
+
+
+def test_the_overview_of_the_demo_has_nothing_to_complain_of(demo: tuple[Home, Path]) -> None:
+    home, base = demo
+    engine = "trainer_server.cli.demo:no_engines"
+    config = ServerConfig(home=home, model=str(base), engine=engine, trainer_on_demand=True)
+    with serving(create_app(config, TOKEN)) as url, httpx.Client(base_url=url, timeout=60) as http:
+        assert http.post("/ui/login", data={"token": TOKEN}).status_code == 303
+        overview = http.get("/").text
+        assert "it shows what is recorded, and answers no request to a model" in overview
+        assert not re.search(r'class="[^"]*\b(bad|failed)\b', overview)
+        assert http.get("/api/status").json()["problems"] == []
+        job = re.search(r"/ui/jobs/job-[\w-]+", overview)
+        assert job is not None
+        trained = http.get(job[0]).text.partition("Runs that it trained")[2]
+        assert re.search(
+            r'<td>[A-Z][^<]+\?</td><td>(<a class="share" href="/ui/runs/ro-demo-\w+" title="[^"]+">[\d.]+</a> ){8}',
+            trained,
+        )
+        assert http.get("/health", headers={"Authorization": f"Bearer {TOKEN}"}).json()["ready"] is False

@@ -1,6 +1,6 @@
 """Pictures of the dashboard for the docs, of `art-langgraph demo`: `python -m tests.support.pages.pictures`
-writes docs/images/dashboard.png, run.png, policy.png, group.png and phone.png. What they show is made up, and CI can
-make it again."""
+writes docs/images/dashboard.png, run.png, policy.png, group.png, difference.png and phone.png. What they show is made
+up, and CI can make it again."""
 
 from __future__ import annotations
 
@@ -58,6 +58,10 @@ def take(to: Path, browser: Browser) -> None:
         page.goto(f"/ui/runs?policy={facts['policy']}&version=4&kind=training")
         page.goto(_most_different(page))
         page.screenshot(path=to / "group.png")
+        page.click("text=Difference to the first >> nth=0")
+        page.wait_for_selector(".live[data-state=on]")
+        page.screenshot(path=to / "difference.png")
+        page.go_back()
         page.click("article h2 a >> nth=0")
         page.wait_for_selector(".tree.top")
         page.click(".call > details > summary >> nth=0")

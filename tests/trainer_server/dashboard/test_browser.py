@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -115,13 +114,6 @@ def violations(page: Any, axe: str) -> list[Any]:
     return list(json.loads(session.send("Runtime.evaluate", asked)["result"]["value"]))
 
 
-def kept(page: Any, name: str) -> None:
-    """Takes a picture for the documentation, where ART_SCREENSHOTS=1 asks for it."""
-    if os.environ.get("ART_SCREENSHOTS") == "1" and page.scheme == "light":
-        IMAGES.mkdir(exist_ok=True)
-        page.screenshot(path=IMAGES / f"{name}.png")
-
-
 def first_run(page: Any, query: str) -> None:
     """Opens the first run of a list."""
     page.goto(f"/ui/runs?{query}")
@@ -216,6 +208,9 @@ def test_no_page_is_wider_than_a_telephone(page: Any) -> None:
     first_run(page, "scenario=note&version=0&state=whole")
     assert too_wide == []
     assert not page.evaluate(wide)
+    page.goto("/ui/runs?scenario=note&version=0")
+    reward = page.locator(".runs tbody .reward").first.bounding_box()
+    assert reward["x"] + reward["width"] <= 390, "the rewards are seen without scrolling"
 
 
 def test_retries_and_judges_are_shown(page: Any) -> None:
@@ -237,7 +232,6 @@ def test_the_difference_of_two_runs(page: Any) -> None:
     page.click("text=Difference of A and B")
     page.wait_for_selector("h2 >> text=Answers, call by call")
     assert page.locator(".messages del, .messages ins, .messages .note").count() > 0
-    kept(page, "difference")
 
 
 def test_a_click_becomes_a_reward_and_versions_are_promoted(page: Any, watched: TrainerServer) -> None:
@@ -288,6 +282,13 @@ def test_keys_and_looks(page: Any) -> None:
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") != before
     page.reload()
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") != before, "it is remembered"
+    first_run(page, "scenario=note&version=0&state=whole")
+    call = f"{page.url.partition('#')[0]}#{page.get_attribute('.call', 'id')}"
+    page.goto("about:blank")
+    page.set_content(f'<a href="{call}">a colleague\'s link, on another site</a>')
+    page.click("a")
+    page.wait_for_selector(".call[id] .tok", state="visible")
+    assert page.url == call
     page.click("text=Log out")
     page.wait_for_selector("#token")
 
@@ -295,7 +296,7 @@ def test_keys_and_looks(page: Any) -> None:
 def test_the_pictures_of_the_docs_are_made_again(browser: Any, tmp_path: Path) -> None:
     pictures.take(tmp_path, browser)
     made = {path.name: width(path) for path in tmp_path.iterdir()}
-    assert len(made) == 5
+    assert len(made) == 6
     assert made == {name: width(IMAGES / name) for name in made}
 
 

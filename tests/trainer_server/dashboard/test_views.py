@@ -84,6 +84,15 @@ def test_without_a_login_there_is_a_login_page_and_nothing_else(server: TrainerS
         assert http.get("/ui/static/%2e%2e/render.py").status_code == 404
 
 
+def test_a_link_of_another_site_is_asked_for_again_by_the_login_page(server: TrainerServer) -> None:
+    with httpx.Client(base_url=server.url) as http:
+        asks = {
+            site: "data-again" in http.get("/ui/login", headers={"Sec-Fetch-Site": site}).text
+            for site in ("cross-site", "same-origin", "none")
+        }
+        assert asks == {"cross-site": True, "same-origin": False, "none": False}
+
+
 def test_a_wrong_token_and_a_long_one_are_refused(server: TrainerServer) -> None:
     with httpx.Client(base_url=server.url) as http:
         wrong = http.post("/ui/login", data={"token": "guess"})
@@ -228,9 +237,53 @@ def test_what_is_not_there_is_a_page_too(browser: httpx.Client) -> None:
         "/ui/policies/nobody",
         "/ui/groups?scenario=none",
         "/ui/diff?a=nobody&b=nobody",
+        "/ui/nothing",
     ):
         answer = browser.get(path)
         assert (answer.status_code, answer.headers["Content-Type"]) == (404, "text/html; charset=utf-8"), path
+
+
+async def test_runs_are_listed_by_their_words(server: TrainerServer, browser: httpx.Client, run: str) -> None:
+    row = browser.get("/ui/runs", params={"scenario": "sc<i>"}).text
+    assert re.search(r'<a href="/ui/runs/viewed"><span title="[^"]*">&lt;script&gt;', row)
+    assert re.search(r'<a href="/ui/groups[^"]*">group</a>', row)
+    with server.http() as http:
+        body = {"model": "agent", "messages": [{"role": "user", "content": "say b"}], "max_tokens": 5}
+        http.post("/rollouts/unregistered/v1/chat/completions", json=body).raise_for_status()
+        body = {"model": "agent", "prompt": "say c", "max_tokens": 5}
+        http.post("/rollouts/prompted/v1/completions", json=body).raise_for_status()
+    for name, words in (("unregistered", "say b"), ("prompted", "say c")):
+        await until(lambda name=name: f"/ui/runs/{name}" in browser.get("/ui/runs", params={"q": name}).text)
+        assert f'<a href="/ui/runs/{name}">{words}</a>' in browser.get("/ui/runs", params={"q": name}).text
+        assert f"<h1>{words}</h1>" in browser.get(f"/ui/runs/{name}").text
+    completion = browser.get(f"/ui/completions/{run}").text
+    assert f'Of the run <a href="/ui/runs/viewed#{run}"><span title=' in completion
+
+
+def test_a_run_that_failed_and_has_no_reward_says_so_below_its_title(
+    server: TrainerServer, browser: httpx.Client
+) -> None:
+    trace = {"id": "tr-lost", "scenario": {"id": "lost", "input": {"x": 1, "y": "b"}}, "started": 1.0, "error": "E"}
+    with server.http() as http:
+        assert http.put("/api/rollouts/lost/trace", json=trace).status_code == 204
+    text = browser.get("/ui/runs/lost").text
+    assert "<h1>x: 1, y: b</h1>" in text
+    assert re.search(r"no reward</span>\s*<span class=\"state failed\">failed</span>", text)
+
+
+async def test_pages_of_a_new_server_say_what_makes_something(tmp_path: Path, base_model: Path) -> None:
+    config = ServerConfig(Home(tmp_path), model=str(base_model), engine="tests.support.engines.letters:make")
+    transport = httpx.ASGITransport(create_app(config, TOKEN))
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
+        assert (await http.post("/ui/login", data={"token": TOKEN})).status_code == 303
+        for path, words in (
+            ("/", "There is no policy yet."),
+            ("/ui/runs", "There is no run yet."),
+            ("/ui/runs?q=a", "No run is like that."),
+            ("/ui/jobs", "There is no job yet"),
+            ("/ui/diff", "Give the ids of two runs"),
+        ):
+            assert words in (await http.get(path)).text, path
 
 
 def test_a_policy_has_curves_versions_and_what_to_do_with_them(browser: httpx.Client) -> None:
@@ -272,6 +325,9 @@ def test_a_policy_lists_scenarios_by_their_words_with_successes_by_version(brows
     assert re.findall(r"say a\s+@0 (\d/\d)", text) == ["4/4", "1/4"]
     overview = browser.get("/").text
     assert "Runs have rewards, and no step has trained on them yet." in overview
+    assert "Runs have rewards, and no step has trained on them yet." in browser.get("/ui/policies/evaluated").text
+    heading = re.sub(r"<[^>]+>", "", browser.get("/ui/policies/evaluated?scenario=always").text)
+    assert "Learning curves: say a" in heading
 
 
 def test_curves_of_a_scenario_and_of_its_nodes(browser: httpx.Client, run: str) -> None:

@@ -22,6 +22,12 @@ from trainer_server.dashboard.words import task_messages, task_words
         ({"messages": [{"lc": 1, "kwargs": {"type": "human", "content": "say a"}}]}, "say a"),
         ({"board": "x o", "question": "whose turn?"}, "whose turn?"),
         ({"city": "Oslo"}, "Oslo"),
+        ({"city": "Oslo", "day": 3}, "city: Oslo, day: 3"),
+        ({"id": "q7", "task": "say a"}, "say a"),
+        (
+            {"messages": [["user", "say a"], {"role": "assistant", "content": None, "tool_calls": [{"name": "look"}]}]},
+            "say a",
+        ),
         ({"messages": [3]}, '{"messages": [3]}'),
         ({"a": 1}, '{"a": 1}'),
         (7, "7"),

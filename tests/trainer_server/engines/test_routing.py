@@ -7,6 +7,7 @@ from contextlib import ExitStack
 import pytest
 
 from tests.support.engines.letters import LettersEngine
+from tests.support.patience import PATIENCE
 from trainer_server.engines import pool
 from trainer_server.engines.pool import Engines
 from trainer_server.wire import EngineError
@@ -88,3 +89,9 @@ def test_engines_are_idle_while_they_have_no_request(
         assert after(3.0) == 10.0, "the first still has one"
     assert after(3.0) == 13.0
     assert Engines([]).idle_seconds == 0.0
+
+
+async def test_a_server_without_engines_says_so_at_once() -> None:
+    engines = Engines([])
+    with pytest.raises(EngineError, match="this server has no engine"):
+        await engines.wait_ready(PATIENCE)

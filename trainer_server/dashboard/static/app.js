@@ -68,7 +68,7 @@ document.addEventListener("keydown", event => {
   } else if (pressed === "gr") location.assign("/ui/runs");
   else if (pressed === "go") location.assign("/");
   else if (event.key === "j" || event.key === "k") {
-    const links = [...document.querySelectorAll(".runs tbody a[href^='/ui/runs/'], .tree summary")].filter(link => link.checkVisibility());
+    const links = [...document.querySelectorAll(".runs tbody a.id, .tree summary")].filter(link => link.checkVisibility());
     const at = links.indexOf(document.activeElement);
     links[Math.min(links.length - 1, Math.max(0, at + (event.key === "j" ? 1 : -1)))]?.focus();
   }

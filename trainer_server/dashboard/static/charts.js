@@ -38,7 +38,8 @@ function curve(box, all) {
   const small = box.classList.contains("small");
   put(box, {
     series, bands, legend: { show: !small }, cursor: { drag: { x: false, y: false } },
-    scales: { x: { time: false, range: (_u, low, high) => [low, high === low ? low + 1 : high] } },
+    title: small ? `${name} by version` : undefined,
+    scales: { x: { time: false, range: () => [shown.x[0], Math.max(shown.x.at(-1), shown.x[0] + 1)] } },
     axes: axes(c, [{ size: small ? 30 : 40, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000] }, { size: 60 }]),
   }, data);
   box.setAttribute("aria-label", `${name} by version: ${shown.y.length} values, the last one ${Number(shown.y.at(-1)).toPrecision(3)}`);
@@ -68,7 +69,7 @@ async function throughput(box) {
   put(box, {
     series: [{}, { label: "completions a minute", stroke: c.line, width: 2, scale: "n", points: { show: false } }, { label: "sampled tokens a second", stroke: c.other, width: 2, scale: "t", points: { show: false } }, { label: "not whole, a minute", stroke: c.bad, width: 1, scale: "n", points: { show: false } }],
     scales: { n: { range: (_u, _low, high) => [0, Math.max(1, high)] }, t: { range: (_u, _low, high) => [0, Math.max(1, high)] } },
-    axes: axes(c, [{}, { scale: "n", size: 50 }, { scale: "t", side: 1, size: 60, grid: { show: false } }]),
+    axes: axes(c, [{ values: (_u, times) => times.map(time => new Date(1000 * time).toLocaleTimeString(undefined, { timeStyle: "short" })) }, { scale: "n", size: 50 }, { scale: "t", side: 1, size: 60, grid: { show: false } }]),
   }, [x, completions, tokens, failed]);
   box.setAttribute("aria-label", `The last hour: ${completions.reduce((a, b) => a + b, 0)} completions, ${failed.reduce((a, b) => a + b, 0)} not whole`);
 }

@@ -16,7 +16,7 @@ from trainer_server.dashboard.pace import StepPace
 from trainer_server.dashboard.render import HEADERS, PageRoute, address, page, part
 from trainer_server.dashboard.sources import Figures, Sources, SourcesDep
 from trainer_server.dashboard.status import RECENT, engine_rows, last_steps, running_jobs, throughput
-from trainer_server.ledger.run_list import MOST_SCENARIOS, Outcome
+from trainer_server.ledger.run_list import MOST_SCENARIOS, Outcome, RunRow
 from trainer_server.server.dependencies import get_policy
 from trainer_server.wire import NotFound, Policy
 
@@ -24,6 +24,8 @@ router = APIRouter(include_in_schema=False, route_class=PageRoute)
 
 _SHOWN_VERSIONS = 6
 """Versions of a scenario on the page of a policy: the first one and the newest."""
+_MOST_LISTED = 200
+"""Trajectories of a step whose runs the page of its job lists."""
 _SHOWN_METRICS = ("reward_mean", "loss", "grad_norm", "entropy", "logp_gap", "tokens_trained", "groups_skipped")
 
 
@@ -84,7 +86,24 @@ async def job(job_id: str, request: Request, sources: SourcesDep) -> Response:
     if job is None:
         raise NotFound(f"there is no job {job_id!r:.100}: it was deleted, or never there", code="not_found")
     metrics = job.result.metrics if job.result else {}
-    return page(request, "job.html", job=job, numbers=flat(metrics), others=beside_numbers(metrics))
+    numbers, others = flat(metrics), beside_numbers(metrics)
+    trained = await asyncio.to_thread(_runs_by_task, sources, (job.result.trajectories or []) if job.result else [])
+    return page(request, "job.html", job=job, numbers=numbers, others=others, trained=trained, most=_MOST_LISTED)
+
+
+def _runs_by_task(sources: Sources, references: Sequence[str]) -> dict[str, list[tuple[str, RunRow | None]]]:
+    """The first runs that a step trained, by the words of their task: id, and row in the list. A run whose row is gone
+    stands under its id."""
+    runs = {
+        trajectory: sources.runs.run(trajectory)
+        for trajectory in dict.fromkeys(reference.partition("/")[0] for reference in references[:_MOST_LISTED])
+    }
+    words = sources.words({run.scenario for run in runs.values() if run and run.scenario})
+    by_task: dict[str, list[tuple[str, RunRow | None]]] = {}
+    for trajectory, run in runs.items():
+        task = words[run.scenario] if run and run.scenario else trajectory
+        by_task.setdefault(task, []).append((run.id if run else trajectory, run))
+    return by_task
 
 
 def _now(sources: Sources) -> dict[str, Any]:
@@ -157,6 +176,7 @@ def _policy(sources: Sources, name: str, scenario: str, after: str) -> dict[str,
             }
             for version in reversed(versions)
         ],
+        "advice": _advice(policy, figures),
         "columns": [name for name in _SHOWN_METRICS if any(name in flat(version.metrics) for version in versions)],
         "dead": dead,
         "groups": len(groups),
@@ -168,7 +188,7 @@ def _policy(sources: Sources, name: str, scenario: str, after: str) -> dict[str,
         "scenario": scenario,
         "scenarios": _scenario_rows(sources, name, scenarios),
         "after": after,
-        "words": sources.words({*scenarios, *(group.scenario for group in dead if group.scenario)}),
+        "words": sources.words(filter(None, {scenario, *scenarios, *(group.scenario for group in dead)})),
         "more": len(scenarios) == MOST_SCENARIOS,
     }
 

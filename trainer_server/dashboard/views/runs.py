@@ -15,6 +15,7 @@ from trainer_server.dashboard.render import PageRoute, address, page
 from trainer_server.dashboard.sources import Sources, SourcesDep
 from trainer_server.dashboard.step_history import of_completion, steps_of
 from trainer_server.dashboard.tokens import MOST_TOKENS, shown_tokens
+from trainer_server.dashboard.words import first_request, task_words
 from trainer_server.ledger.run_list import RunFilter
 from trainer_server.wire import MAX_VERSION, NotFound, Unprocessable
 from trainer_server.wire.numbers import Integer
@@ -73,7 +74,7 @@ async def show_runs(request: Request, query: RunQueryDep, sources: SourcesDep, b
     values = await asyncio.to_thread(_list_page, sources, query, before, 0)
     policies = sorted(sources.server.names.newest)
     total = None if query.run_filter.any else await asyncio.to_thread(sources.runs.count)  # else it would search twice
-    return page(request, "runs.html", asked=query, policies=policies, total=total, before=before, **values)
+    return page(request, "runs.html", asked=query, policies=policies, total=total, **values)
 
 
 @router.get("/runs/rows")
@@ -130,8 +131,18 @@ async def show_completion(
         "measured": measurement,
         "verdict": verdict,
     }
-    whole = request.headers.get("HX-Request") != "true"
-    return page(request, "completion_page.html" if whole else "completion.html", **values)
+    if request.headers.get("HX-Request") == "true":
+        return page(request, "completion.html", **values)
+    scenario = run.scenario if run else None
+    words = await asyncio.to_thread(sources.words, [scenario] if scenario else [])
+    values["words"] = words[scenario] if scenario else task_words(first_request([row])) or row.rollout
+    return page(request, "completion_page.html", **values)
+
+
+@router.get("/{path:path}")
+async def show_nothing(path: str) -> Response:
+    """Any other address. The routes of this module are the last ones."""
+    raise NotFound(f"the dashboard has no page {path!r:.200}", code="not_found")
 
 
 def _list_page(sources: Sources, query: RunQuery, before: str, shown_rows: int) -> dict[str, Any]:
@@ -144,7 +155,10 @@ def _list_page(sources: Sources, query: RunQuery, before: str, shown_rows: int) 
         further = query.link("/ui/runs", before=run_page.next)
     return {
         "runs": run_page.runs,
+        "filtered": query.run_filter.any,
+        "before": before,
         "words": sources.words({run.scenario for run in run_page.runs if run.scenario}),
+        "titles": {run.id: sources.request_words(run.id) or run.id for run in run_page.runs if not run.scenario},
         "more": more,
         "further": further,
         "newest": sources.runs.newest(),

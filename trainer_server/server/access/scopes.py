@@ -104,6 +104,7 @@ RULES: dict[str, Rule] = {
     "GET /ui/groups": _PAGE,
     "GET /ui/scenarios": _PAGE,
     "GET /ui/diff": _PAGE,
+    "GET /ui/{path:path}": _PAGE,
     # What users of a policy get, and what is lost for ever.
     "PUT /api/policies/{name}/promotion": Rule(Scope.admin, "policy.promote"),
     "PUT /api/policies/{name}/candidate": Rule(Scope.admin, "candidate.begin"),

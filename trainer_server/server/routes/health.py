@@ -62,7 +62,7 @@ def _concurrency(server: Server) -> int | None:
 def _parsers(server: Server) -> dict[str, object]:
     """The parsers of tool calls and thoughts of the first engine; see Engine.describe. The engines that a server starts
     have the same."""
-    facts = server.engines[0].describe()
+    facts = server.engines[0].describe() if server.engines else {}
     return {name: facts.get(name) for name in ("tool_parser", "reasoning_parser")}
 
 
