@@ -44,8 +44,8 @@ OUT_OF_TIME = "the time was over"
 """Begins the reason of a tool that was not tried."""
 
 WORLD_REMEDY = (
-    "give each run a copy of what the server works on (--world PATH; an empty directory if it only computes), or reset "
-    "it (--reset CMD)"
+    "give each run a copy of what the server works on (--world PATH, with {world} for that path in the server's "
+    "command; an empty directory if it only computes), or reset it (--reset CMD)"
 )
 NEED_REMEDY = "give the server what its message names (--env NAME=VALUE, --header, or start what it connects to)"
 TIME_REMEDY = "give more time (--seconds, or --minutes of specialize) or more scenarios (-n)"

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 
+from art_mcp import connect
 from art_mcp.client.connection.sdk import words_of
+from trainer_server.wire import MCPError
 
 
 @pytest.mark.parametrize(
@@ -27,3 +30,16 @@ def test_a_command_line_is_read_as_the_shell_of_the_system_does(
 def test_an_open_quotation_is_an_error() -> None:
     with pytest.raises(ValueError, match="No closing quotation"):
         words_of("python 'server.py")
+
+
+async def test_a_line_that_is_no_message_is_named_without_a_trace(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "server.py").write_text("print('hello ' * 100)")
+    with pytest.raises(MCPError):
+        async with connect([sys.executable, str(tmp_path / "server.py")]):
+            pass
+    (record,) = [record for record in caplog.records if record.name == "mcp.client.stdio"]
+    assert "wrote to its stdout what is no message of MCP: 'hello hello" in record.getMessage()
+    assert record.exc_info is None
+    assert len(record.getMessage()) < 350
