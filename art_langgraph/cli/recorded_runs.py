@@ -21,7 +21,7 @@ from art_langgraph.cli.options import (
     load_object,
     why_empty,
 )
-from art_langgraph.cli.printing import only_json, print_outcome
+from art_langgraph.cli.printing import new_version, only_json, print_outcome
 from trainer_server.common.extensions import find
 from trainer_server.common.options import with_flags
 from trainer_server.wire import ConfigError, GRPOConfig
@@ -290,7 +290,7 @@ async def train_once(
         raise typer.Exit(1)
     drift = metrics.get("prefix_drift")
     print(
-        f"{policy}@{result.version} is served: {quantity(metrics['completions'], 'completion')}, "
+        f"{new_version(await trainer.policy(policy), result.version)}: {quantity(metrics['completions'], 'completion')}, "
         f"mean reward {metrics['reward_mean']:.3f}" + ("" if drift is None else f", prefix drift {drift:.1%}")
     )
 

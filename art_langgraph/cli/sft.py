@@ -11,9 +11,9 @@ from typing import Annotated, Any, Literal
 import typer
 
 from art_langgraph.cli.options import JsonOption
-from art_langgraph.cli.printing import only_json
+from art_langgraph.cli.printing import new_version, only_json
 from trainer_server.common.options import with_flags
-from trainer_server.wire import ConfigError, SFTConfig, StepResult
+from trainer_server.wire import ConfigError, Policy, SFTConfig, StepResult
 
 _DEFAULTS = SFTConfig()
 
@@ -91,7 +91,7 @@ def sft_command(
     """
     config = flags.config()
     with only_json(as_json) as notify:
-        result = asyncio.run(_train(policy, file, config, flags.validation_source()))
+        result, trained = asyncio.run(_train(policy, file, config, flags.validation_source()))
         metrics = result.metrics
         notify({"policy": policy, **result.model_dump(mode="json", exclude={"trajectories"})})
         skips = {**metrics["turns_skipped"], **metrics["conversations_skipped"]}
@@ -100,16 +100,19 @@ def sft_command(
             print(f"{policy} stays at version {result.version}: {reason}")
             raise typer.Exit(1)
         print(
-            f"{policy}@{result.version} is served: {metrics['turns']} answers of {metrics['tokens_trained']} tokens, "
+            f"{new_version(trained, result.version)}: {metrics['turns']} answers of {metrics['tokens_trained']} tokens, "
             f"loss {metrics['loss_first']:.3f} → {metrics['loss_last']:.3f}{_held_out(metrics)}; left out: {left_out}"
         )
 
 
-async def _train(policy: str, file: Path, config: SFTConfig, validation: Path | float | None) -> StepResult:
+async def _train(
+    policy: str, file: Path, config: SFTConfig, validation: Path | float | None
+) -> tuple[StepResult, Policy]:
     from art_langgraph.client.client import TrainerClient
 
     async with TrainerClient() as trainer:
-        return await trainer.sft(policy, file, config, validation=validation)
+        result = await trainer.sft(policy, file, config, validation=validation)
+        return result, await trainer.policy(policy)
 
 
 def _held_out(metrics: Mapping[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from pathlib import Path
 
@@ -32,14 +33,20 @@ def test_an_open_quotation_is_an_error() -> None:
         words_of("python 'server.py")
 
 
-async def test_a_line_that_is_no_message_is_named_without_a_trace(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_line_that_is_no_message_is_named_without_a_trace(tmp_path: Path) -> None:
     (tmp_path / "server.py").write_text("print('hello ' * 100)")
-    with pytest.raises(MCPError):
-        async with connect([sys.executable, str(tmp_path / "server.py")]):
-            pass
-    (record,) = [record for record in caplog.records if record.name == "mcp.client.stdio"]
+    records: list[logging.LogRecord] = []
+    handler = logging.Handler()
+    handler.emit = records.append  # type: ignore[method-assign]
+    logger = logging.getLogger("mcp.client.stdio")
+    logger.addHandler(handler)
+    try:
+        with pytest.raises(MCPError):
+            async with connect([sys.executable, str(tmp_path / "server.py")]):
+                pass
+    finally:
+        logger.removeHandler(handler)
+    (record,) = records
     assert "wrote to its stdout what is no message of MCP: 'hello hello" in record.getMessage()
     assert record.exc_info is None
     assert len(record.getMessage()) < 350
