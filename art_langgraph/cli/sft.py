@@ -99,8 +99,9 @@ def sft_command(
         if reason := metrics.get("skipped"):
             print(f"{policy} stays at version {result.version}: {reason}")
             raise typer.Exit(1)
+        head = new_version(trained, result.version)
         print(
-            f"{new_version(trained, result.version)}: {metrics['turns']} answers of {metrics['tokens_trained']} tokens, "
+            f"{head}: {metrics['turns']} answers of {metrics['tokens_trained']} tokens, "
             f"loss {metrics['loss_first']:.3f} → {metrics['loss_last']:.3f}{_held_out(metrics)}; left out: {left_out}"
         )
 

@@ -55,9 +55,9 @@ def add_error_handlers(app: FastAPI) -> None:
     async def invalid(request: Request, error: RequestValidationError) -> Response:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"] if part != "body")
-        kind = request.headers.get("Content-Type")
-        untyped = not where and "json" not in (kind or "")  # the body was read as a text
-        what = f"the Content-Type is {kind}: send the header `Content-Type: application/json`" if untyped else first["msg"]
+        what, kind = first["msg"], request.headers.get("Content-Type")
+        if not where and "json" not in (kind or ""):  # the body was read as a text
+            what = f"the Content-Type is {kind}: send the header `Content-Type: application/json`"
         return APIError(422, f"{where or 'body'}: {what}", code="invalid_request", param=where).response()
 
     @app.exception_handler(HTTPException)

@@ -39,8 +39,8 @@ def test_a_command_that_names_no_place_of_the_world_is_told(tmp_path: Path, monk
     note = placing.unnamed_world(Stdio(("python", "server.py")), world)
     assert "names /world/book.json" in str(note)
     assert "Write {world}" in str(note)
-    named = ("{world}", "{world:book.json}", "book.json", "./book.json", "--book=book.json", f"file:{tmp_path}/book.json")
-    for word in named:
+    by_name = ("{world}", "{world:book.json}", "book.json", "./book.json", "--book=book.json")
+    for word in (*by_name, f"file:{tmp_path}/book.json"):
         assert placing.unnamed_world(Stdio(("python", "server.py", word)), world) is None, word
     assert placing.unnamed_world(Stdio(("server",), env={"BOOK": "{world}"}), world) is None
 
