@@ -45,7 +45,7 @@ def new_version(policy: Policy, version: int) -> str:
         return f"{name} is served"
     return (
         f"{name} is served ({policy.name} goes on to mean {policy.name}@{policy.promoted}, which is promoted: "
-        f"`art-langgraph promote {name}`, or `{policy.name} --undo`)"
+        f"`art-langgraph promote {name}`, or `art-langgraph promote {policy.name} --undo`)"
     )
 
 

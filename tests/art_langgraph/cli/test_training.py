@@ -105,7 +105,10 @@ async def test_a_new_version_that_the_name_does_not_mean_is_told(store: Trajecto
     await record(store, "kept", [1.0, 0.0])
     async with TrainerClient() as client:
         await client.promote("kept", 0)
-        told = "kept@1 is served (kept goes on to mean kept@0, which is promoted: `art-langgraph promote kept@1`, or"
+        told = (
+            "kept@1 is served (kept goes on to mean kept@0, which is promoted: "
+            "`art-langgraph promote kept@1`, or `art-langgraph promote kept --undo`)"
+        )
         assert told in step("kept").output
         await client.promote("kept", None)
     await record(store, "kept", [1.0, 0.0])
