@@ -54,8 +54,8 @@ async def score(trajectory: Trajectory, reward: RewardFunction) -> None:
         value = reward(trajectory)
         if inspect.isawaitable(value):
             value = await value
-        parts = {str(k): float(v) for k, v in value.items()} if isinstance(value, Mapping) else {}
-        total = math.fsum(parts.values()) if isinstance(value, Mapping) else 0.0 if value is None else float(value)
+        parts = {str(k): _number(v) for k, v in value.items()} if isinstance(value, Mapping) else {}
+        total = math.fsum(parts.values()) if isinstance(value, Mapping) else 0.0 if value is None else _number(value)
         own = [float(call.reward) for call in trajectory.completions if call.reward is not None]
     except Exception as error:  # the user's code, at the edge of a run: recorded, and the run is kept
         _remove_rewards(trajectory, f"{type(error).__name__}: {error}{_where(error)}")
@@ -70,6 +70,15 @@ async def score(trajectory: Trajectory, reward: RewardFunction) -> None:
         trajectory.node_rewards = parts
     trajectory.reward = total
     trajectory.metrics.update(parts)
+
+
+def _number(value: Any) -> float:
+    """What a reward function returned, as a number. Raises TypeError or ValueError, with what it may return."""
+    try:
+        return float(value)
+    except (TypeError, ValueError) as error:
+        may = "a reward is a number, a dict of named numbers, NodeRewards, or None"
+        raise type(error)(f"{error}: {may}") from error
 
 
 def _where(error: Exception) -> str:
@@ -237,7 +246,7 @@ def weighted(**parts: tuple[float, RewardFunction]) -> RewardFunction:
                     raise ValueError(UNDECIDED)
                 if isinstance(value, NodeRewards):
                     raise TypeError("rewards by node cannot be part of a sum: blend inside of one function")
-                total = math.fsum(value.values()) if isinstance(value, Mapping) else float(value)
+                total = math.fsum(map(_number, value.values())) if isinstance(value, Mapping) else _number(value)
                 if wrong := reward_problem(total):
                     raise ValueError(wrong)
             except Exception as error:  # the user's code: named, and recorded by `score`

@@ -240,7 +240,7 @@ def _split(
     if len(training) < groups_per_step:
         raise ConfigError(
             f"{len(scenarios)} scenarios leave {len(training)} to train on, fewer than "
-            f"groups_per_step={groups_per_step}: take more scenarios, or give examples= or instructions= that help the "
-            "model to vary them"
+            f"groups_per_step={groups_per_step}: take more scenarios, or a smaller groups_per_step (--groups); "
+            "examples= or instructions= help the model to vary them"
         )
     return training, held_out

@@ -13,6 +13,8 @@ from rich.markup import escape
 from rich.measure import Measurement
 from rich.table import Table
 
+from trainer_server.wire import Policy
+
 _LONGEST = 40
 """Characters of a text in a line of a table. Longer texts continue in the next line."""
 
@@ -28,6 +30,23 @@ def print_outcome(value: Any, text: str, as_json: bool) -> None:
         print_json(value)
     else:
         print(text)
+
+
+def new_version(policy: Policy, version: int) -> str:
+    """How a message about a new version begins: "agent@3 is served". If another version is promoted, it says that the
+    policy's name does not mean the new one.
+
+    Args:
+        policy: The policy after the step.
+        version: The new version.
+    """
+    name = f"{policy.name}@{version}"
+    if policy.promoted is None or policy.promoted == version:
+        return f"{name} is served"
+    return (
+        f"{name} is served ({policy.name} goes on to mean {policy.name}@{policy.promoted}, which is promoted: "
+        f"`art-langgraph promote {name}`, or `art-langgraph promote {policy.name} --undo`)"
+    )
 
 
 def json_text(value: Any, output: TextIO, **options: Any) -> str:

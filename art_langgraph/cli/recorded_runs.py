@@ -21,7 +21,7 @@ from art_langgraph.cli.options import (
     load_object,
     why_empty,
 )
-from art_langgraph.cli.printing import only_json, print_outcome
+from art_langgraph.cli.printing import new_version, only_json, print_outcome
 from trainer_server.common.extensions import find
 from trainer_server.common.options import with_flags
 from trainer_server.wire import ConfigError, GRPOConfig
@@ -70,8 +70,8 @@ def score_command(
 ) -> None:
     """Score recorded runs with a reward function, or let a judge compare the runs of each scenario.
 
-    A run that cannot be scored gets no reward, and is counted. A run that waits for the answer to an interrupt is left
-    out: it has not ended.
+    A run that cannot be scored gets no reward, or keeps its earlier one, and is counted. A run that waits for the
+    answer to an interrupt is left out: it has not ended.
 
     Example: art-langgraph score --reward my_agent:reward --since 1d
     """
@@ -104,10 +104,17 @@ async def _score_runs(store: TrajectoryStore, runs: Sequence[Trajectory], reward
     from art_langgraph.rewards import score
 
     for trajectory in runs:
+        had_reward = trajectory.scored
         await score(trajectory, reward)
-        store.score_run(trajectory, source)
+        keeps_reward = had_reward and not trajectory.scored
+        if not keeps_reward:
+            store.score_run(trajectory, source)
         if trajectory.reward_error:
-            print(f"{trajectory.id}: {trajectory.reward_error}", file=sys.stderr)
+            _print_failure(trajectory.id, trajectory.reward_error, keeps_reward)
+
+
+def _print_failure(id: str, reason: str, keeps_reward: bool) -> None:
+    print(f"{id}: {reason}{'; the earlier reward stays' if keeps_reward else ''}", file=sys.stderr)
 
 
 async def judge_runs(store: TrajectoryStore, runs: Sequence[Trajectory], ruler: Ruler, source: str) -> list[Trajectory]:
@@ -131,17 +138,21 @@ async def judge_runs(store: TrajectoryStore, runs: Sequence[Trajectory], ruler: 
     from art_langgraph.trajectory import TrajectoryGroup
 
     groups = TrajectoryGroup.by_scenario(list(runs))
+    rewarded_ids = {run.id for run in runs if run.scored}
     result: list[Trajectory] = []
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with progress_bar(*columns, shown=sys.stderr.isatty()) as bar:
         task = bar.add_task("judged scenarios", total=len(groups))
         for scoring in asyncio.as_completed([score_group(group, ruler) for group in groups]):
             group = await scoring
-            await asyncio.to_thread(store.score_group, group, source)
+            changed = [run for run in group.trajectories if run.scored or run.id not in rewarded_ids]
+            if changed:
+                scores = group.model_copy(update={"trajectories": changed})
+                await asyncio.to_thread(store.score_group, scores, source)
             result += group.trajectories
             bar.advance(task)
             if reason := next((run.reward_error for run in group.trajectories if run.reward_error), None):
-                print(f"{group.scenario.id}: {reason}", file=sys.stderr)
+                _print_failure(group.scenario.id, reason, len(changed) < len(group.trajectories))
     print(f"the judge: {ruler.usage}")
     return result
 
@@ -289,8 +300,9 @@ async def train_once(
         print(f"{policy} stays at version {result.version}: {reason}; the runs can be used again")
         raise typer.Exit(1)
     drift = metrics.get("prefix_drift")
+    head = new_version(await trainer.policy(policy), result.version)
     print(
-        f"{policy}@{result.version} is served: {quantity(metrics['completions'], 'completion')}, "
+        f"{head}: {quantity(metrics['completions'], 'completion')}, "
         f"mean reward {metrics['reward_mean']:.3f}" + ("" if drift is None else f", prefix drift {drift:.1%}")
     )
 

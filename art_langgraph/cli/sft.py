@@ -11,9 +11,9 @@ from typing import Annotated, Any, Literal
 import typer
 
 from art_langgraph.cli.options import JsonOption
-from art_langgraph.cli.printing import only_json
+from art_langgraph.cli.printing import new_version, only_json
 from trainer_server.common.options import with_flags
-from trainer_server.wire import ConfigError, Conversation, SFTConfig, StepResult
+from trainer_server.wire import ConfigError, Conversation, Policy, SFTConfig, StepResult
 
 _DEFAULTS = SFTConfig()
 
@@ -96,7 +96,7 @@ def sft_command(
     # The files first: what is wrong with them needs no server to be said.
     config, demonstrations, validation = flags.config(), load_conversations(file), flags.validation_set()
     with only_json(as_json) as notify:
-        result = asyncio.run(_train(policy, demonstrations, config, validation))
+        result, trained = asyncio.run(_train(policy, demonstrations, config, validation))
         metrics = result.metrics
         notify({"policy": policy, **result.model_dump(mode="json", exclude={"trajectories"})})
         skips = {**metrics["turns_skipped"], **metrics["conversations_skipped"]}
@@ -104,19 +104,21 @@ def sft_command(
         if reason := metrics.get("skipped"):
             print(f"{policy} stays at version {result.version}: {reason}")
             raise typer.Exit(1)
+        head = new_version(trained, result.version)
         print(
-            f"{policy}@{result.version} is served: {metrics['turns']} answers of {metrics['tokens_trained']} tokens, "
+            f"{head}: {metrics['turns']} answers of {metrics['tokens_trained']} tokens, "
             f"loss {metrics['loss_first']:.3f} → {metrics['loss_last']:.3f}{_held_out(metrics)}; left out: {left_out}"
         )
 
 
 async def _train(
     policy: str, demonstrations: list[Conversation], config: SFTConfig, validation: list[Conversation] | float | None
-) -> StepResult:
+) -> tuple[StepResult, Policy]:
     from art_langgraph.client.client import TrainerClient
 
     async with TrainerClient() as trainer:
-        return await trainer.sft(policy, demonstrations, config, validation=validation)
+        result = await trainer.sft(policy, demonstrations, config, validation=validation)
+        return result, await trainer.policy(policy)
 
 
 def _held_out(metrics: Mapping[str, Any]) -> str:

@@ -210,7 +210,7 @@ class LLM:
             if self._asks_too_much(fault) and times <= self._retries:
                 reason = f"the server asks to wait {fault.wait:.0f} s, longer than max_wait={self._max_wait:g}"
                 text = f"{fault.kind}: {reason}: {fault.message}"
-            raise LLMError(f"{self.model}: {text}. Remedy: {REMEDY[fault.kind]}", kind=fault.kind) from None
+            raise LLMError(f"{self.model}: {text.rstrip('.')}. Remedy: {REMEDY[fault.kind]}", kind=fault.kind) from None
 
     def _may_pass(self, error: BaseException) -> bool:
         return isinstance(error, Fault) and error.again and not self._asks_too_much(error)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AsyncExitStack, nullcontext
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -127,7 +127,7 @@ class GraphSource:
     ) -> Runnable[Any, Any] | Output:
         """Calls a function of which only the result tells whether it is the agent."""
         try:
-            async with asyncio.timeout(timeout):
+            async with time_limit(timeout):
                 result = await function.call(scenario, run)
         except NotStarted as error:  # of a rollout inside the function
             raise ConfigError(str(error)) from error
@@ -160,6 +160,21 @@ class GraphSource:
             return await _graph_of(function, await function.call(scenario, run), stack, ConfigError)
         except NotStarted as error:  # of a rollout inside the factory
             raise ConfigError(str(error)) from error
+
+
+@asynccontextmanager
+async def time_limit(seconds: float | None) -> AsyncIterator[None]:
+    """Ends a run after a time. seconds: None is no limit. Raises TimeoutError, which names the limit."""
+    try:
+        async with asyncio.timeout(seconds) as limit:
+            yield
+    except TimeoutError as error:
+        if not limit.expired():  # one of the run itself
+            raise
+        raise TimeoutError(
+            f"the run took longer than timeout={seconds:g} s: raise timeout=, or make fewer runs at once "
+            "(max_concurrency=)"
+        ) from error
 
 
 async def _graph_of(

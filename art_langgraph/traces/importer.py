@@ -86,7 +86,7 @@ class ImportOptions:
         scenarios: JSONL file to which the tasks of runs are appended, for `load_scenarios`; None: none.
         demonstrations: JSONL file to which their conversations are appended, for a warm start; None: none.
         feedback: Name of the feedback that is the reward; None: the only one that a run has.
-        min_reward: Least reward of a demonstration; None: above 0. Runs without a reward are demonstrations.
+        min_reward: Least reward of a demonstration; None: above 0. Runs without any feedback are demonstrations.
         system_messages: Whether system messages of conversations are part of scenarios.
         since: Only runs that began then or later, as Unix time. Runs whose time is not known are left out.
         limit: How many runs to read at most; None: all.
@@ -130,17 +130,18 @@ def import_runs(
     while batch := list(itertools.islice(selection, _BATCH)):
         trajectories: list[Trajectory] = []
         for run in batch:
-            reward = None
+            reward, is_undecided = None, False
             try:
                 reward = run.reward(options.feedback)
             except Unreadable as problem:
+                is_undecided = True
                 summary.skips.note(problem, run.line)
             for line in run.repeat_lines:
                 summary.skips.note(_DUPLICATE, line)
             trajectories.append(run.trajectory(reward, options.feedback))
             if options.scenarios is not None:
                 _add_scenario(run, scenarios, options, summary)
-            if options.demonstrations is not None:
+            if options.demonstrations is not None and not is_undecided:  # the feedback may say that it was bad
                 _add_demonstrations(run, reward, demonstrations, options, summary)
         _store(trajectories, store, summary, options.dry_run)
         for output in (scenarios, demonstrations):

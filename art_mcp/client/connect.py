@@ -21,7 +21,7 @@ from art_mcp.client.connection.patience import Patience, asked_to_wait, refused
 from art_mcp.client.connection.sdk import Http, Stdio, Target, words_of
 from art_mcp.client.connection.session import Reopening
 from art_mcp.client.connection.tool_filter import LEFT_OUT
-from art_mcp.client.copies.placing import check_target
+from art_mcp.client.copies.placing import check_target, unnamed_world
 from art_mcp.client.copies.pool import Pool
 from art_mcp.client.in_world import InWorld
 from art_mcp.client.live import Isolation, Live, Source
@@ -364,6 +364,9 @@ async def connect(options: ConnectOptions) -> AsyncIterator[Server]:
             stack.push_async_callback(asyncio.to_thread, world.close)  # also if it is cancelled while it opens
             await asyncio.to_thread(world.open)
             stack.push_async_callback(pool.close)
+            if note := unnamed_world(check_target(target), world):
+                world.notes.append(note)
+                log.warning("%s", note)
 
         def connection(rollout: Scope | None) -> Source:
             own = (

@@ -79,9 +79,9 @@ def describe_withheld(tools: Iterable[CatalogTool]) -> str:
 
 
 REMEDY = (
-    "--world PATH (worlds=) gives each run a copy of what the server works on, an empty directory if it only computes; "
-    "--reset (reset=) resets the server before each run, and then all tools are called; --allow-destructive "
-    "(allow_destructive=True) calls them as it is"
+    "--world PATH (worlds=), with {world} for that path in the server's command, gives each run a copy of what the "
+    "server works on; an empty directory is enough if it only computes; --reset (reset=) resets the server before each "
+    "run, and then all tools are called; --allow-destructive (allow_destructive=True) calls them as it is"
 )
 """What to do about tools that are withheld."""
 

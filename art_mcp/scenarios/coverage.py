@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -41,14 +41,16 @@ _NEEDS = re.compile(
 """Errors of a server that lacks something in its surroundings."""
 
 OUT_OF_TIME = "the time was over"
+_EMPTY = "no call gave anything to ask for"
 """Begins the reason of a tool that was not tried."""
 
 WORLD_REMEDY = (
-    "give each run a copy of what the server works on (--world PATH; an empty directory if it only computes), or reset "
-    "it (--reset CMD)"
+    "give each run a copy of what the server works on (--world PATH, with {world} for that path in the server's "
+    "command; an empty directory if it only computes), or reset it (--reset CMD)"
 )
 NEED_REMEDY = "give the server what its message names (--env NAME=VALUE, --header, or start what it connects to)"
 TIME_REMEDY = "give more time (--seconds, or --minutes of specialize) or more scenarios (-n)"
+EMPTY_REMEDY = "give the server data of which the tool has something to say (in a world, put it there first)"
 DRAFT_REMEDY = "give the server itself in place of its catalog"
 
 
@@ -133,13 +135,20 @@ def cover_tools(
     for failure in failures:
         if tool := _tool_at_fault(failure):
             errors[tool].append((failure.kind, _error(failure, tool)))
+    places = {
+        parameter
+        for use in uses.values()
+        for arguments in use.calls.values()
+        for parameter, value in arguments.items()
+        if _is_place(value)
+    }
     coverages = []
     for name in dict.fromkeys([*tools, *uses, *reasons]):
         use, forms = uses[name], parameters.get(name)
         status, reason, remedy = use.status(forms), "", ""
         if tools and status != "covered":
             why = reasons.get(name) or _most_frequent(errors[name], any_worked=bool(use.calls))
-            reason, remedy = _reason(use, why), _remedy(use, why, forms or {})
+            reason, remedy = _reason(use, why), _remedy(use, why, forms or {}, places)
         coverages.append(ToolCoverage(name, status, len(use.calls), use.scenarios, reason, remedy))
     return coverages
 
@@ -296,7 +305,7 @@ def _most_frequent(errors: Sequence[tuple[str, str]], *, any_worked: bool) -> st
     example = message_of(next(error for own, error in errors if (own, _skeleton(error)) == (kind, skeleton)))
     calls = "1 call" if len(errors) == 1 else f"{len(errors)} calls"
     if count == len(errors) and not any_worked:
-        what = "no call gave anything to ask for" if kind == "empty" else "every call failed"
+        what = _EMPTY if kind == "empty" else "every call failed"
         return f"{what}: {example} ({calls})"
     return f"{count} of {calls} that failed: {example}"
 
@@ -306,13 +315,14 @@ def _skeleton(error: str) -> str:
     return re.sub(r"""(['"`“‘]).*?(['"`”’])|\d+""", "…", error)
 
 
-def _remedy(use: _Use, why: str, forms: Mapping[str, Form]) -> str:
+def _remedy(use: _Use, why: str, forms: Mapping[str, Form], places: Collection[str]) -> str:
     """What helps a tool that is not covered.
 
     Args:
         use: Its calls.
         why: Why others of its calls did not work.
         forms: Its parameters that can vary, those first of which a table helps most.
+        places: Parameters that have a place of the world in calls of this tool or of others.
     """
     if why.startswith(change_risk("")):
         return WORLD_REMEDY
@@ -324,7 +334,8 @@ def _remedy(use: _Use, why: str, forms: Mapping[str, Form]) -> str:
         return TIME_REMEDY
     if _NEEDS.search(why):
         return NEED_REMEDY
-    places = {name for arguments in use.calls.values() for name, value in arguments.items() if _is_place(value)}
+    if why.startswith(_EMPTY):
+        return EMPTY_REMEDY
     parameter = _parameter(why, [name for name, form in forms.items() if form != "choice" and name not in places])
     if not parameter:
         return ""

@@ -206,7 +206,7 @@ class ScenarioSet:
             *coverage_lines(self.tool_coverage),
             f"dropped: {len(self.dropped)}" + "".join(f", {kind}: {count}" for kind, count in reasons.most_common()),
             *summary(self.scenarios),
-            *(f"error: {reason} ({times} ×)" for reason, times in errors.most_common(SHOWN_ERRORS)),
+            *(f"error: {' '.join(reason.split())} ({times} ×)" for reason, times in errors.most_common(SHOWN_ERRORS)),
             *self.notes,
         ]
         return "\n".join(lines)

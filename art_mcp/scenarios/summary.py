@@ -66,7 +66,11 @@ def summary(scenarios: Sequence[MCPScenario]) -> Iterator[str]:
     yield "by kind: " + ", ".join(f"{kind.replace('_', '-')}: {count}" for kind, count in kinds.most_common())
     step = max(1, len(scenarios) // MAX_TASKS)
     for scenario in scenarios[::step][:MAX_TASKS]:
-        yield f"for example: {'; then: '.join(message['content'] for message in scenario.messages)}"
+        turns = (
+            f"(the answer: {message['content']})" if message["role"] == "assistant" else message["content"]
+            for message in scenario.messages
+        )
+        yield f"for example: {' '.join(turns)}"
 
 
 def _grams(text: str) -> Iterator[str]:

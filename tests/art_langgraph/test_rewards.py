@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -84,6 +85,13 @@ async def test_a_completions_reward_that_is_no_number_is_an_error_of_the_run() -
     await score(one, reward)
     assert "could not convert string to float: 'high'" in str(one.reward_error)
     assert not one.scored
+
+
+@pytest.mark.parametrize("value", ["good", (1.0,), {"style": "good"}])
+async def test_a_reward_that_is_no_number_is_told_what_it_may_be(value: Any) -> None:
+    one = run()
+    await score(one, lambda _: value)
+    assert str(one.reward_error).endswith("a reward is a number, a dict of named numbers, NodeRewards, or None")
 
 
 async def test_rewards_that_compare_runs_belong_to_one_judgement() -> None:

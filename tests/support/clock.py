@@ -9,7 +9,6 @@ import pytest
 
 from art_langgraph.client import outages, transport
 from art_langgraph.loop import graphs
-from art_langgraph.loop.executors import local
 
 
 class Clock:
@@ -62,7 +61,6 @@ class TimeLimits:
 def run_limits(monkeypatch: pytest.MonkeyPatch) -> TimeLimits:
     """Puts such limits in the place of `timeout=` of the rollouts of this test."""
     limits = TimeLimits()
-    monkeypatch.setattr(local, "asyncio", limits)
     monkeypatch.setattr(graphs, "asyncio", limits)
     return limits
 

@@ -209,6 +209,11 @@ def _problems(sources: Sources, policies: list[PolicyStatus], engines: list[Engi
     for engine, status in zip(server.engines, engines, strict=True):
         if why := engine.failure or status.error:
             add(f"the engine {engine.url} is {status.state}: {why}", _engine_remedy(server, engine))
+        elif status.state == "not ready" and not server.config.engine_urls:
+            add(
+                f"the engine {engine.url} is not ready yet: it starts, which takes minutes",
+                f"wait, requests do so too; {_LOGS}, engine.log",
+            )
         if lacks := _lacks(engine):
             add(f"the engine {engine.url} {lacks}", "docs: scaling/engines, Versions of vLLM")
     if server.jobs.failure:

@@ -52,10 +52,13 @@ def add_error_handlers(app: FastAPI) -> None:
         app.add_exception_handler(kind, refuse)
 
     @app.exception_handler(RequestValidationError)
-    async def invalid(_request: Request, error: RequestValidationError) -> Response:
+    async def invalid(request: Request, error: RequestValidationError) -> Response:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"] if part != "body")
-        return APIError(422, f"{where or 'body'}: {first['msg']}", code="invalid_request", param=where).response()
+        what, kind = first["msg"], request.headers.get("Content-Type")
+        if not where and "json" not in (kind or ""):  # the body was read as a text
+            what = f"the Content-Type is {kind}: send the header `Content-Type: application/json`"
+        return APIError(422, f"{where or 'body'}: {what}", code="invalid_request", param=where).response()
 
     @app.exception_handler(HTTPException)
     async def no_route(request: Request, error: HTTPException) -> Response:

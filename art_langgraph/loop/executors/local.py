@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import logging
 import time
@@ -23,7 +22,7 @@ from art_langgraph.capture.scope import Scope, recording
 from art_langgraph.client.servers import known_servers
 from art_langgraph.loop import threads
 from art_langgraph.loop.executors.base import Resume, RolloutResult, RolloutTask
-from art_langgraph.loop.graphs import GraphSource, NotStarted, Output, graph_input
+from art_langgraph.loop.graphs import GraphSource, NotStarted, Output, graph_input, time_limit
 from art_langgraph.loop.lost_server import REPEATS, run_error, server_is_back
 from art_langgraph.loop.pins import PinIgnored, find_ignored_pin
 from art_langgraph.programs.clients import tie_clients
@@ -133,7 +132,7 @@ async def _run(source: GraphSource, task: RolloutTask, scope: Scope) -> _Attempt
                 if isinstance(runnable, Output):
                     trajectory.output, trajectory.graph_id = runnable.value, source.name
                 else:
-                    async with asyncio.timeout(task.timeout):
+                    async with time_limit(task.timeout):
                         whole = threads.own_thread(
                             _with_handover(task.config, scope, task.scenario.id, task.evaluation),
                             runnable,

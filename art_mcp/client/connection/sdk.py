@@ -6,6 +6,7 @@ Answers leave this module as the protocol's JSON.
 from __future__ import annotations
 
 import inspect
+import logging
 import shlex
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -48,8 +49,29 @@ _HTTP = "httpx2" if MAJOR > 1 else "httpx"
 _TIMEOUT = {"timeout": 30.0, "read": 300.0}
 """The SDK's timeouts for HTTP, in seconds: a server may hold an answer open for long."""
 
+_SHOWN = 200
+"""Characters that a warning shows of a line that cannot be read."""
+
 Progress = Callable[[float, float | None, str | None], Awaitable[None]]
 """Takes the progress, the total and the message of a progress notification. The last two may be None."""
+
+
+class _Unreadable(logging.Filter):
+    """Shortens what the SDK logs of a line of a server that it cannot read, a trace of 20 lines, to the line itself."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        if isinstance(error, ValidationError):
+            line = str(error.errors()[0]["input"])
+            record.msg = (
+                "an MCP server wrote to its stdout what is no message of MCP: %r. What it prints for people belongs on "
+                "its stderr"
+            )
+            record.args, record.exc_info = (line if len(line) <= _SHOWN else f"{line[: _SHOWN - 1]}…",), None
+        return True
+
+
+logging.getLogger(stdio_client.__module__).addFilter(_Unreadable())
 
 
 def words_of(command: str) -> list[str]:

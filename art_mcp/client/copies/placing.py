@@ -51,6 +51,34 @@ def check_files(text: str, world: World) -> None:
             )
 
 
+def unnamed_world(target: Stdio, world: World) -> str | None:
+    """A note for people if neither command, environment nor working directory of a server names a place of its world:
+    the server may then work on the originals. None: one does, or the world is empty.
+
+    Args:
+        target: The server, before it is placed in a copy.
+        world: The world.
+    """
+    texts = (*target.command, *target.env.values(), target.cwd or "")
+    named = (text if "{" in text else _real(text) for text in texts)
+    aliases = [alias(place) for place in world.places]
+    if any(name in world.aliases.text(text) for text in named for name in aliases):
+        return None
+    if all(place.kind == "directory" and not any(place.original.iterdir()) for place in world.places):
+        return None
+    return (
+        f"nothing in the server's command names {' or '.join(aliases)}: a server that finds its data by a path of its "
+        "own works on the original. Write {world} (of several, {world:NAME}) where the command or --env has the path. "
+        "Only a server that looks in its working directory needs nothing"
+    )
+
+
+def _real(text: str) -> str:
+    """The real path that a text, or the value in `--option=VALUE`, leads to if it is there. Any other text as it is."""
+    value = text.rpartition("=")[2] if text.startswith("-") else text
+    return os.path.realpath(os.path.expanduser(value)) if value and os.path.exists(os.path.expanduser(value)) else text
+
+
 def _absolute(word: str, copy: Copy) -> str:
     """A word of a command, or the value in `--option=VALUE`, as an absolute path if it is a relative one that is there.
     A word without a slash or a dot is a name."""

@@ -98,3 +98,18 @@ async def test_runs_of_the_training_loop_are_marked_in_their_store(store: Trajec
         assert [record.result.version async for record in records] == [1]
     assert store.trained("looped") == {run.id for run in store}
     assert "2 of 2 runs are left out" in step("looped").output
+
+
+async def test_a_new_version_that_the_name_does_not_mean_is_told(store: TrajectoryStore) -> None:
+    await create("kept")
+    await record(store, "kept", [1.0, 0.0])
+    async with TrainerClient() as client:
+        await client.promote("kept", 0)
+        told = (
+            "kept@1 is served (kept goes on to mean kept@0, which is promoted: "
+            "`art-langgraph promote kept@1`, or `art-langgraph promote kept --undo`)"
+        )
+        assert told in step("kept").output
+        await client.promote("kept", None)
+    await record(store, "kept", [1.0, 0.0])
+    assert "kept@2 is served: 2 completions" in step("kept").output

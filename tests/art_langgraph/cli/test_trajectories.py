@@ -225,6 +225,20 @@ def test_score_says_which_runs_it_left_alone(
     assert "2 scored" in art("score", "--reward", "scored_by:reward", "--again").output
 
 
+def test_a_reward_stays_where_a_new_score_fails(
+    store: TrajectoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A person's, say, where a judge has no other run of the scenario to compare with."""
+    (tmp_path / "scored_badly.py").write_text("def reward(run):\n    return 1 / 0\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    store.add(recorded("tr-1", reward=1.0))
+    for words in (("--reward", "scored_badly:reward"), ("--judge", "art/base", "--judge-url", "http://127.0.0.1:1/v1")):
+        done = art("score", *words, "--again")
+        assert "0 scored, 1 failed" in done.output
+        assert "; the earlier reward stays" in done.output
+        assert [run.reward for run in store] == [1.0]
+
+
 def test_score_leaves_out_a_run_that_waits_for_an_answer(
     store: TrajectoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -230,6 +230,7 @@ async def test_the_temperature_of_a_rollout_overrides_the_graphs(connected: Trai
 async def test_a_rollout_over_its_time_is_an_error() -> None:
     found = await rollout(one_node(), "slow", timeout=0.3)
     assert "TimeoutError" in str(found.error)
+    assert "longer than timeout=0.3 s: raise timeout=" in str(found.error)
 
 
 async def test_cancelling_gather_cancels_its_rollouts() -> None:

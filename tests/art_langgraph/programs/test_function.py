@@ -166,7 +166,9 @@ async def test_the_time_of_a_function_is_limited() -> None:
         ended.set()
 
     for function in (slow, slow_thread):
-        assert str((await rollout(function, "x", timeout=0.1)).error).startswith("TimeoutError")
+        error = str((await rollout(function, "x", timeout=0.1)).error)
+        assert error.startswith("TimeoutError")
+        assert "longer than timeout=0.1 s" in error
     assert await asyncio.to_thread(ended.wait, PATIENCE)
 
 

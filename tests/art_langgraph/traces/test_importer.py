@@ -100,6 +100,15 @@ def test_several_kinds_of_feedback_need_a_choice(tmp_path: Path, places: dict[st
     assert [(run.reward, run.metrics) for run in places["store"]] == [(0.0, {"good": 1.0, "polite": 0.0})]
 
 
+def test_a_run_is_no_demonstration_before_its_feedback_is_chosen(tmp_path: Path, places: dict[str, Any]) -> None:
+    """The file is only added to: a bad answer would stay in it when the feedback is named."""
+    file = write(tmp_path / "x.jsonl", generation("t1"), score("t1", "good", 1), score("t1", "polite", 0))
+    assert import_runs("langfuse", file, **places).demonstrations.new == 0
+    assert import_runs("langfuse", file, **places, feedback="polite").demonstrations.new == 0
+    assert not places["demonstrations"].exists()
+    assert import_runs("langfuse", file, **places, feedback="good").demonstrations.new == 1
+
+
 def test_a_dry_run_writes_nothing(tmp_path: Path, places: dict[str, Any]) -> None:
     found = import_runs("langfuse", write(tmp_path / "x.jsonl", generation("t1")), **places, dry_run=True)
     assert (found.read, found.scenarios.new, found.demonstrations.new) == (1, 1, 1)

@@ -10,6 +10,7 @@ import pytest
 from art_mcp import Catalog, MCPScenario, ScenarioSet, generate_scenarios
 from art_mcp.scenarios.catalog import CatalogTool, parameter_forms
 from art_mcp.scenarios.coverage import (
+    EMPTY_REMEDY,
     MAX_LINES,
     NEED_REMEDY,
     WORLD_REMEDY,
@@ -135,6 +136,19 @@ def test_a_place_of_the_world_is_no_parameter_to_give_values_of() -> None:
     one = scenario(("a", {"path": WORLD, "sheet": "A"}))
     coverage = of("a", one, parameters={"a": {"path": "text", "sheet": "text"}})
     assert coverage.remedy.startswith("--resource sheet=sheet.txt")
+
+
+def test_a_place_in_calls_of_other_tools_is_none_either() -> None:
+    """Such as the repository of every tool of a Git server, for one of which no call worked."""
+    found = ScenarioSet(
+        [scenario(("log", {"repo": WORLD}))],
+        offered=["log", "commit", "diff"],
+        dropped=[dropped("commit", "nothing is staged"), dropped("diff", "the result is ''", "empty")],
+        parameters={"log": {"repo": "text"}, "commit": {"repo": "text", "message": "text"}, "diff": {"repo": "text"}},
+    ).tool_coverage
+    _, commit, diff = found
+    assert commit.remedy == "--resource message=message.txt, a file with one value on each line"
+    assert diff.remedy == EMPTY_REMEDY
 
 
 def test_parameters_are_in_the_order_in_which_a_table_helps() -> None:

@@ -26,3 +26,9 @@ def test_tasks_that_differ_in_values_alone_are_phrased_alike() -> None:
     assert told[1] == "by kind: single: 3"
     assert told[2:] == [f"for example: {each.task}" for each in (one, two, other)]
     assert list(summary([])) == []
+
+
+def test_the_answer_between_two_questions_is_marked() -> None:
+    plan = Plan(reference=[Step(tool="get", arguments={"item": "it-7"})])
+    talk = MCPScenario.make("And of it-7?", plan, [("Its price?", "It is 3.")])
+    assert list(summary([talk]))[-1] == "for example: Its price? (the answer: It is 3.) And of it-7?"

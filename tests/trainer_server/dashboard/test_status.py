@@ -83,6 +83,15 @@ def test_a_policy_that_cannot_be_served_is_in_the_log_of_serve(
     assert f"a policy was not created: '{base}' is the name of the base model" in caplog.text
 
 
+def test_an_engine_that_starts_is_no_silence(tmp_path: Path, base_model: Path) -> None:
+    config = ServerConfig(Home(tmp_path), model=str(base_model), engine="tests.support.engines.letters:make")
+    client = TestClient(create_app(config, "token"), base_url="http://127.0.0.1")
+    status = ServerStatus.model_validate(client.get("/api/status", headers=HOLDER).json())
+    assert status.engines[0].state == "not ready"
+    problem = next(problem for problem in status.problems if "is not ready yet: it starts" in problem.what)
+    assert "engine.log" in problem.remedy
+
+
 def test_each_problem_has_a_remedy(tmp_path: Path, base_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = ServerConfig(Home(tmp_path), model=str(base_model), engine="tests.support.engines.letters:make")
     app = create_app(config, "token")

@@ -155,3 +155,13 @@ def test_any_address_is_answered(http: TestClient, path: str, part: str) -> None
     assert answer.status_code < 500, answer.text
     if answer.status_code >= 400:
         assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
+
+
+def test_a_body_without_its_content_type_is_answered_with_the_header_to_send(http: TestClient) -> None:
+    """As `curl -d` sends it."""
+    headers = {"Content-Type": "application/x-www-form-urlencoded"}
+    answer = http.post("/api/rollouts/run-1/reward", content='{"reward": 1}', headers=headers)
+    assert answer.status_code == 422
+    message = answer.json()["error"]["message"]
+    assert "Content-Type is application/x-www-form-urlencoded" in message
+    assert "send the header `Content-Type: application/json`" in message
