@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import threading
 from typing import Any, NamedTuple
@@ -10,6 +11,8 @@ import httpx
 
 from trainer_server.common import Connection
 from trainer_server.wire import ConfigError
+
+log = logging.getLogger("art_langgraph")
 
 _BASE_PATH = re.compile(r"(/rollouts/[^/]+)?(/v1)?/*$")
 _LOOK_TIMEOUT = httpx.Timeout(10.0, connect=2.0)
@@ -65,8 +68,13 @@ class Capacity(NamedTuple):
 
 
 async def find_capacity(server: Connection | None) -> Capacity:
-    """What a server computes at once, by one request to it. None: the server that clients find."""
+    """What a server computes at once, by one request to it. None: the server that clients find. A warning tells of a
+    server whose engines are not ready: its answers wait for them, and nothing else would say so."""
     health = await _health(server)
+    if engines := health.get("engines"):
+        trouble = f" ({health['error']})" if health.get("error") else ""
+        if not any(engines):
+            log.warning("no engine of the server is ready%s: requests wait; a start takes a minute or two", trouble)
     concurrency = health.get("concurrency")
     known = type(concurrency) is int and concurrency > 0
     return Capacity(concurrency if known else None, health.get("overlaps") is True)

@@ -47,3 +47,27 @@ async def test_servers_of_clients_and_models_are_met() -> None:
     assert known_servers() == [Connection("http://a:1", "one"), Connection("http://b:2", "two")]
     assert server_of("http://c:3/v1", "two") == Connection("http://c:3", "two")
     assert server_of("http://c:3/rollouts/ro-1/v1/", "two") == Connection("http://c:3", "two")
+
+
+@pytest.mark.parametrize(
+    ("health", "warning"),
+    [
+        ({"engines": [True, False]}, None),
+        ({"engines": []}, None),
+        ({}, None),
+        ({"engines": [False], "error": None}, "no engine of the server is ready: requests wait"),
+        ({"engines": [False], "error": "it ended"}, "no engine of the server is ready (it ended): requests wait"),
+    ],
+)
+async def test_engines_that_start_are_no_silent_wait(
+    health: dict[str, object],
+    warning: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def answer(_: Connection | None) -> dict[str, object]:
+        return health
+
+    monkeypatch.setattr(servers, "_health", answer)
+    assert await servers.find_capacity(None) == (None, False)
+    assert caplog.text == "" if warning is None else warning in caplog.text
