@@ -41,8 +41,9 @@ _NEEDS = re.compile(
 """Errors of a server that lacks something in its surroundings."""
 
 OUT_OF_TIME = "the time was over"
-_EMPTY = "no call gave anything to ask for"
 """Begins the reason of a tool that was not tried."""
+_EMPTY = "no call gave anything to ask for"
+"""Begins the reason of a tool whose calls all had empty results."""
 
 WORLD_REMEDY = (
     "give each run a copy of what the server works on (--world PATH, with {world} for that path in the server's "
