@@ -59,6 +59,7 @@ PROGRAM = """
 import asyncio
 import json
 import runpy
+import socket
 import threading
 import time
 import uvicorn
@@ -107,7 +108,9 @@ async def main():
 
 for serve in (lambda: runpy.run_path("server.py"), serve_boxes):
     threading.Thread(target=serve, daemon=True).start()
-time.sleep(2)
+for port in (PORT_OF_DATA, PORT_OF_TOOLS):
+    while socket.socket().connect_ex(("127.0.0.1", port)):
+        time.sleep(0.05)
 asyncio.run(main())
 """
 
@@ -126,8 +129,11 @@ def test_runs_are_sessions_of_environments_and_have_their_rewards(
     ports = {"8000": str(free_port()), "8001": str(free_port())}
     for block in blocks_of(DOCS / "moving" / "openenv.md"):
         if name := re.match(r"# (\w+\.py)\n", block.text):
-            (tmp_path / name[1]).write_text(re.sub(r"800[01]", lambda match: ports[match[0]], block.text))
-    (tmp_path / "program.py").write_text(PROGRAM.replace("PORT_OF_TOOLS", ports["8001"]))
+            text = block.text.replace("run.model", '"agent"')  # the server of the tests has policies of others, too
+            (tmp_path / name[1]).write_text(re.sub(r"800[01]", lambda match: ports[match[0]], text))
+    (tmp_path / "program.py").write_text(
+        PROGRAM.replace("PORT_OF_DATA", ports["8000"]).replace("PORT_OF_TOOLS", ports["8001"])
+    )
     (tmp_path / "reasoning_gym_env" / "server").mkdir(parents=True)
     (tmp_path / "reasoning_gym_env" / "models.py").write_text(MODELS)
     (tmp_path / "reasoning_gym_env" / "server" / "reasoning_gym_environment.py").write_text(PRODUCTS)
