@@ -76,8 +76,9 @@ async def find_capacity(server: Connection | None) -> Capacity:
         if not any(engines):
             log.warning("no engine of the server is ready%s: requests wait; a start takes a minute or two", trouble)
     concurrency = health.get("concurrency")
-    known = type(concurrency) is int and concurrency > 0
-    return Capacity(concurrency if known else None, health.get("overlaps") is True)
+    if type(concurrency) is not int or concurrency < 1:
+        concurrency = None
+    return Capacity(concurrency, health.get("overlaps") is True)
 
 
 async def _health(server: Connection | None) -> dict[str, Any]:
