@@ -75,7 +75,7 @@ class LogSettings:
     """
 
     format: LogFormat = "text"
-    file: Path | None = field(default=None, metadata={"dir_okay": False})
+    file: Path | None = field(default=None, metadata={"dir_okay": False, "readable": False})
     max_mib: int = field(default=50, metadata={"min": 1})
     files: int = field(default=5, metadata={"min": 1})
     requests: bool = field(default=False, metadata={"flag": "--log-requests/--no-log-requests"})

@@ -101,15 +101,15 @@ async def test_runs_of_the_training_loop_are_marked_in_their_store(store: Trajec
 
 
 async def test_a_new_version_that_the_name_does_not_mean_is_told(store: TrajectoryStore) -> None:
-    await create("kept")
-    await record(store, "kept", [1.0, 0.0])
+    await create("rolled-back")
+    await record(store, "rolled-back", [1.0, 0.0])
     async with TrainerClient() as client:
-        await client.promote("kept", 0)
+        await client.promote("rolled-back", 0)
         told = (
-            "kept@1 is served (kept goes on to mean kept@0, which is promoted: "
-            "`art-langgraph promote kept@1`, or `art-langgraph promote kept --undo`)"
+            "rolled-back@1 is served (rolled-back goes on to mean rolled-back@0, which is promoted: "
+            "`art-langgraph promote rolled-back@1`, or `art-langgraph promote rolled-back --undo`)"
         )
-        assert told in step("kept").output
-        await client.promote("kept", None)
-    await record(store, "kept", [1.0, 0.0])
-    assert "kept@2 is served: 2 completions" in step("kept").output
+        assert told in step("rolled-back").output
+        await client.promote("rolled-back", None)
+    await record(store, "rolled-back", [1.0, 0.0])
+    assert "rolled-back@2 is served: 2 completions" in step("rolled-back").output
