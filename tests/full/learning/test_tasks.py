@@ -3,9 +3,9 @@
 The warm start alone lifts it so far. What three steps add to it is less than chance does to a measurement on 48
 scenarios, so that no test asks for a gain of GRPO here: `benchmarks/tasks` measures it. But steps that are wrong, in
 the sign of an advantage for example, would destroy what the warm start taught, and a loss beyond chance fails. The
-steps of `reverse_text` have as many groups as its recipe and a third of its learning rate. At the whole rate chance alone
-loses as much: from 0.52 to 0.13, 0.19, 0.21 and 0.31 in four runs with half of the groups, from 0.40 to 0.08 in one of
-many with all of them.
+steps of `reverse_text` have as many groups as its recipe and a third of its learning rate. At the whole rate chance
+alone loses as much: from 0.52 to 0.13, 0.19, 0.21 and 0.31 in four runs with half of the groups, from 0.40 to 0.08 in
+one of many with all of them.
 """
 
 from __future__ import annotations
