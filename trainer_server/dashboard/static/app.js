@@ -56,6 +56,11 @@ function opened(details) {
 document.addEventListener("toggle", event => opened(event.target), true);
 addEventListener("load", () => document.querySelectorAll("details[open][hx-get]").forEach(opened));
 
+// On a phone the list of runs begins above the fold: filters that are not set are folded.
+if (matchMedia("(max-width: 40rem)").matches) {
+  for (const more of document.querySelectorAll("details.more:not([data-set])")) more.open = false;
+}
+
 // `/` goes to the search, `j` and `k` to the next and the previous row of a list, `g r` and `g o` to runs and overview.
 let before = "";
 document.addEventListener("keydown", event => {

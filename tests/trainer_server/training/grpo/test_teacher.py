@@ -204,7 +204,8 @@ def test_the_policy_that_reads_a_hint_is_the_teacher_of_the_runs_that_failed_wit
     trained = hinted_step(worker, {"d0": HINTED, "d1": HINTED})
     assert trained.error is None
     metrics = trained.result.metrics
-    assert metrics["teacher_kl"] == pytest.approx(float(torch.cat(gaps).mean()), abs=1e-6)
+    # a difference of log-probabilities of about -6, each with an error of one to two units in the last place, 5e-7
+    assert metrics["teacher_kl"] == pytest.approx(float(torch.cat(gaps).mean()), abs=4e-6)
     assert (metrics["teacher_tokens"], metrics["completions_hinted"], metrics["groups_skipped"]) == (5, 2, 0)
     expected = {name.replace(".default.", "."): w.grad for name, w in student.named_parameters() if w.requires_grad}
     found = gradient_of(worker, trained.result.version)
