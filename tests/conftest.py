@@ -20,7 +20,7 @@ from art_langgraph.client import servers
 from testbed.tiny_model import tiny_base
 from tests.support.fuzz_counts import DRAWN, of_hypothesis, table
 from tests.support.fuzzing import CHANCE
-from tests.support.schedule import BySchedule, place
+from tests.support.schedule import BySchedule, leave_out_long, place
 from tests.support.servers.trainer_server import TOKEN, TrainerServer, trainer_server_on
 
 hypothesis.settings.register_profile("project", deadline=None, derandomize=not CHANCE)  # no test is timed
@@ -47,6 +47,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: place(item.nodeid))
+    leave_out_long(items)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

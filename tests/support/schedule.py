@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable
 from typing import Any
 
+import pytest
 from xdist.scheduler import LoadScopeScheduling
+
+from trainer_server.process.hardware import cpu_dtype
 
 FIRST, SECOND = "first chain on the real vLLM", "second chain on the real vLLM"
 ON_THE_EMBEDDED_MODEL = {
@@ -42,6 +47,18 @@ EARLY = (
     "tests/trainer_server/jobs/test_trainer_process.py",
 )
 """Chains and files that take long: at the end, one process would work on them while the others have nothing to do."""
+LONG_IN_FP32 = {
+    "tests/full/engines/test_adapted_layers.py",
+    "tests/full/engines/test_families.py",
+    "tests/full/learning/test_distillation.py",
+    "tests/full/learning/test_quickstart.py",
+    "tests/full/learning/test_specialize.py",
+    "tests/full/learning/test_structured_learning.py",
+    "tests/full/learning/test_tasks.py",
+    "tests/full/learning/test_turns.py",
+    "tests/full/learning/test_wordings.py",
+}
+"""Files that compute for minutes in bf16. In fp32 they take three to five times as long."""
 
 
 def chain(nodeid: str) -> str:
@@ -57,6 +74,16 @@ def place(nodeid: str) -> tuple[int, int]:
     name, file = chain(nodeid), nodeid.partition("::")[0]
     within = OWN_SERVERS.index(file) if file in OWN_SERVERS else len(OWN_SERVERS)
     return EARLY.index(name) if name in EARLY else len(EARLY), within
+
+
+def leave_out_long(items: Iterable[pytest.Item]) -> None:
+    """With ART_TESTS_SHORT, as in `.ci/run`, skips LONG_IN_FP32 on a processor that computes in fp32: both lanes would
+    take an hour and a half there."""
+    if os.environ.get("ART_TESTS_SHORT") and cpu_dtype() == "float32":
+        skip = pytest.mark.skip(reason="minutes in fp32, and ART_TESTS_SHORT is set: `make test-slow` runs it")
+        for item in items:
+            if item.nodeid.partition("::")[0] in LONG_IN_FP32:
+                item.add_marker(skip)
 
 
 class BySchedule(LoadScopeScheduling):
