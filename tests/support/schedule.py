@@ -48,8 +48,10 @@ EARLY = (
 )
 """Chains and files that take long: at the end, one process would work on them while the others have nothing to do."""
 LONG_IN_FP32 = {
+    "tests/full/clients/test_frameworks.py",
     "tests/full/engines/test_adapted_layers.py",
     "tests/full/engines/test_families.py",
+    "tests/full/engines/test_gpu_benchmark.py",
     "tests/full/learning/test_distillation.py",
     "tests/full/learning/test_quickstart.py",
     "tests/full/learning/test_specialize.py",

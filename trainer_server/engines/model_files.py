@@ -66,6 +66,11 @@ class ModelFiles:
         """Whether prompts may have videos."""
         return any(key.startswith("video_token") for key in self.config)
 
+    @property
+    def has_gated_delta(self) -> bool:
+        """Whether it has layers with Gated DeltaNet, which vLLM computes in bf16 alone on CPUs (`gdn_attention.py`)."""
+        return "linear_num_value_heads" in self.text_config
+
     @cached_property
     def linear_layers(self) -> tuple[str, ...]:
         """Names of the linear layers that can get an adapter, by the headers of the weights; empty without safetensors.

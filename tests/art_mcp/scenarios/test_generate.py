@@ -28,7 +28,7 @@ from art_mcp import (
     read_catalog,
     verify,
 )
-from art_mcp.scenarios.generate import SECONDS, USUAL_START, default_seconds
+from art_mcp.scenarios.generate import MOST_TIMES, SECONDS, USUAL_START, default_seconds
 from art_mcp.scenarios.lines import mentions
 from art_mcp.scenarios.plan import Plan, Step
 from art_mcp.scenarios.split import combination, values_of
@@ -229,7 +229,8 @@ async def test_a_server_that_is_slow_to_start_gets_more_time(tmp_path: Path) -> 
     slow = ["sh", "-c", f"sleep {1.5 * USUAL_START}; exec {shlex.join(SHOP)}"]
     async with connect(slow, worlds=[tmp_path]) as server:
         assert server.world is not None
-        assert await default_seconds(server) == pytest.approx(SECONDS * server.world.fastest_start / USUAL_START)
+        slower = min(server.world.fastest_start / USUAL_START, MOST_TIMES)  # a busy machine is slower than the server
+        assert await default_seconds(server) == pytest.approx(SECONDS * slower)
         assert server.world.fastest_start > 1.5 * USUAL_START
 
 

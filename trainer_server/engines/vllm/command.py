@@ -80,7 +80,7 @@ def command(
         # vLLM's prefix cache keeps whole blocks only: on CPUs of 128 tokens by default, and 32 is the least it takes.
         *(("--block-size", "32") if settings.cpu else ()),
         *(() if settings.cpu else _graph_sizes(extra)),
-        *(("--dtype", cpu_dtype()) if settings.cpu and cpu_dtype() != "bfloat16" else ()),
+        *(("--dtype", "float32") if settings.cpu and cpu_dtype() == "float32" and not files.has_gated_delta else ()),
         *(IN_ENGINE if settings.cpu and small_machine() and not shares_model(extra) else ()),
         # The context of the model's configuration, or what the KV cache holds where that is less.
         *(() if argument(extra, "--max-model-len") else ("--max-model-len", "auto")),

@@ -346,7 +346,9 @@ def test_a_detached_trunk_equals_a_cache_of_the_stock_model(
         both.ours.checkpoint_above = 10_000
     expected, expected_gradient = stock(both.stock, data, row.trunk)
     assert max(abs(found[key] - expected[key]) for key in expected) <= 2 * BAR
-    assert float((gradient - expected_gradient).norm() / expected_gradient.norm().clamp(min=1e-12)) <= BAR
+    # Of Gemma 4 with experts, on AVX2, both are up to 5e-6 and 8e-6 off float64: a drawn tree had 1.13e-5 between them.
+    bar = 2 * BAR if both.stock.config.model_type == "gemma4_text" else BAR
+    assert float((gradient - expected_gradient).norm() / expected_gradient.norm().clamp(min=1e-12)) <= bar
 
 
 def test_a_gradient_through_the_trunk_is_another(both: Pair) -> None:
