@@ -80,7 +80,7 @@ def command(
         # vLLM's prefix cache keeps whole blocks only: on CPUs of 128 tokens by default, and 32 is the least it takes.
         *(("--block-size", "32") if settings.cpu else ()),
         *(() if settings.cpu else _graph_sizes(extra)),
-        *(("--dtype", "float32") if settings.cpu and cpu_dtype() == "float32" and not files.has_gated_delta else ()),
+        *(_cpu_dtype(files) if settings.cpu else ()),
         *(IN_ENGINE if settings.cpu and small_machine() and not shares_model(extra) else ()),
         # The context of the model's configuration, or what the KV cache holds where that is less.
         *(() if argument(extra, "--max-model-len") else ("--max-model-len", "auto")),
@@ -89,6 +89,13 @@ def command(
         *(("--otlp-traces-endpoint", traces) if traces else ()),
         *extra,
     ]
+
+
+def _cpu_dtype(files: ModelFiles) -> tuple[str, ...]:
+    """The flag for what a CPU computes in, where that is not for vLLM to choose."""
+    if files.has_gated_delta:
+        return ("--dtype", "bfloat16")  # also where bf16 is emulated
+    return ("--dtype", "float32") if cpu_dtype() == "float32" else ()
 
 
 def _graph_sizes(args: Sequence[str]) -> tuple[str, ...]:

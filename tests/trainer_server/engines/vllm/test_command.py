@@ -62,6 +62,20 @@ def test_the_prefix_cache_has_small_blocks_on_cpus(tmp_path: Path, cache: Path) 
     assert own[-2:] == ["--block-size", "64"], "the last one counts"
 
 
+def test_gated_delta_net_is_computed_in_bf16_whatever_the_processor_has(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for dtype, usual in (("float32", ["--dtype", "float32"]), ("bfloat16", [])):
+        monkeypatch.setattr(module, "cpu_dtype", lambda dtype=dtype: dtype)
+        (tmp_path / "config.json").write_text("{}")
+        words = line(tmp_path)
+        assert words[words.index("--dtype") :][:2] == usual if usual else "--dtype" not in words
+        (tmp_path / "config.json").write_text('{"text_config": {"linear_num_value_heads": 4}}')
+        words = line(tmp_path)
+        assert words[words.index("--dtype") + 1] == "bfloat16"
+        assert "--dtype" not in line(tmp_path, cpu=False)
+
+
 @pytest.mark.parametrize(
     ("most", "sizes"), [("1", "1"), ("5", "1 2 4 5"), ("40", "1 2 4 8 16 24 32 40"), ("100", "… 48 56 64 80 96 100")]
 )
