@@ -58,7 +58,7 @@ addEventListener("load", () => document.querySelectorAll("details[open][hx-get]"
 
 // On a phone the list of runs begins above the fold: filters that are not set are folded.
 if (matchMedia("(max-width: 40rem)").matches) {
-  for (const more of document.querySelectorAll("details.more:not([data-set])")) more.open = false;
+  for (const more of document.querySelectorAll("details.optional:not([data-set])")) more.open = false;
 }
 
 // `/` goes to the search, `j` and `k` to the next and the previous row of a list, `g r` and `g o` to runs and overview.
