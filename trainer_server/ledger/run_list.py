@@ -175,9 +175,16 @@ class RunList:
 
     def run(self, run_id: str) -> RunRow | None:
         """A run by its id, or by that of its trajectory; None: there is none."""
-        rows = self._rows(f"SELECT {_COLUMNS} FROM runs WHERE id = ?", writable(run_id))
-        rows = rows or self._rows(f"SELECT {_COLUMNS} FROM runs WHERE trajectory = ? LIMIT 1", writable(run_id))
-        return rows[0] if rows else None
+        return self.runs([run_id])[run_id]
+
+    def runs(self, run_ids: Sequence[str]) -> dict[str, RunRow | None]:
+        """Runs by their ids, or by those of their trajectories, in that order; None: there is none."""
+        texts = {run_id: writable(run_id) for run_id in run_ids}
+        marks = ", ".join("?" * len(texts))
+        query = f"SELECT {_COLUMNS} FROM runs WHERE id IN ({marks}) OR trajectory IN ({marks})"
+        rows = self._rows(query, *texts.values(), *texts.values()) if texts else []
+        by_text = {row.trajectory: row for row in rows} | {row.id: row for row in rows}
+        return {run_id: by_text.get(text) for run_id, text in texts.items()}
 
     def versions(self, number: int) -> list[tuple[str, int]]:
         """All versions that answered in a run."""

@@ -94,10 +94,7 @@ async def job(job_id: str, request: Request, sources: SourcesDep) -> Response:
 def _runs_by_task(sources: Sources, references: Sequence[str]) -> dict[str, list[tuple[str, RunRow | None]]]:
     """The first runs that a step trained, by the words of their task: id, and row in the list. A run whose row is gone
     stands under its id."""
-    runs = {
-        trajectory: sources.runs.run(trajectory)
-        for trajectory in dict.fromkeys(reference.partition("/")[0] for reference in references[:_MOST_LISTED])
-    }
+    runs = sources.runs.runs([reference.partition("/")[0] for reference in references[:_MOST_LISTED]])
     words = sources.words({run.scenario for run in runs.values() if run and run.scenario})
     by_task: dict[str, list[tuple[str, RunRow | None]]] = {}
     for trajectory, run in runs.items():
