@@ -38,8 +38,8 @@ _LONGEST_END = 40
 
 _lock = threading.Lock()
 _in_clients = False
-_clients: weakref.WeakSet[Any] = weakref.WeakSet()
-"""Async clients whose connections are held."""
+_connections: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
+"""What is held of async clients."""
 _WORDS = 2000
 """Characters of a refusal that are recorded."""
 _REFUSALS = 100
@@ -80,11 +80,11 @@ def _tie_async(kind: Any) -> None:
 
     @functools.wraps(plain)
     async def send(self: Any, request: Any, *args: Any, **options: Any) -> Any:
-        _hold_connections(self)
         is_reported = request.headers.pop(REPORTED_HEADER, None) is not None
         scope = current() if is_reported else _mark(request)
         if scope is not None and type(self).__name__ == "AsyncHttpxClientWrapper":  # `openai` made it, not the user
             keep_loops_apart(self)
+        _hold_connections(self)
         answer = await plain(self, request, *args, **options)
         if scope is not None and not is_reported and answer.is_client_error:
             await answer.aread()
@@ -102,12 +102,14 @@ def _hold_connections(client: Any) -> None:
     close their sockets. When the task then closes the transports, asyncio stops reading from the numbers of sockets
     that may be another connection's by then, and whoever waits for an answer there waits for ever. Agents that make a
     client in each run do not close it as a rule. The finalizer holds the connections, so that they are not collected
-    together with their client; it has nothing else to do.
+    together with their client; it has nothing else to do. A client of `openai` has others from its first rollout on.
     """
-    if client not in _clients:
-        _clients.add(client)
-        connections = [getattr(client, "_transport", None), *getattr(client, "_mounts", {}).values()]
-        weakref.finalize(client, _forget, connections).atexit = False
+    if client not in _connections:
+        _connections[client] = []
+        weakref.finalize(client, _forget, _connections[client]).atexit = False
+    held = _connections[client]
+    connections = [getattr(client, "_transport", None), *getattr(client, "_mounts", {}).values()]
+    held += [each for each in connections if each not in held]
 
 
 def _forget(connections: list[Any]) -> None:

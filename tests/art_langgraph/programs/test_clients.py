@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
 import importlib
 import socket
@@ -120,3 +121,27 @@ async def test_a_client_that_nobody_closed_ends_no_connection_of_others(home: st
             loop.remove_reader(other)
     finally:
         gc.enable()
+
+
+async def test_clients_of_rollouts_that_nobody_closed_close_without_an_error(home: str) -> None:
+    """Several connections take several turns of the loop to close."""
+    errors: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
+
+    async def agent() -> None:
+        client = AsyncOpenAI(base_url=f"{home}/v1", api_key="key", max_retries=0)
+        ask = functools.partial(client.chat.completions.create, model="p", messages=[{"role": "user", "content": "x"}])
+        await ask()  # outside of any rollout, by connections of another kind
+        scope = Scope()
+        with recording(scope, ARTCallbackHandler(scope)):
+            await asyncio.gather(*[ask() for _ in range(4)])
+
+    gc.disable()
+    try:
+        await asyncio.create_task(agent())
+        for _ in range(3):  # the client; the tasks that close it; what they leave
+            gc.collect()
+            await asyncio.sleep(0.05)
+    finally:
+        gc.enable()
+    assert errors == []
