@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import threading
 import time
 from collections.abc import Mapping
@@ -19,7 +20,9 @@ from art_langgraph.trajectory import Scenario, Trajectory
 from trainer_server.wire import ConfigError
 
 _IDENTITY = ("graph_id", "assistant_id", "thread_id", "run_id")
-"""What a LangGraph server and LangGraph itself put into a run's metadata."""
+"""Ids that a LangGraph server puts into a run's metadata."""
+_PLATFORM = re.compile(r"langgraph_\w+|ls_integration|created_by|run_attempt")
+"""What else a LangGraph server and LangGraph itself put there."""
 
 
 class GraphRun:
@@ -129,7 +132,11 @@ def _facts_of(
     resumes = resumed_state(inputs, metadata)
     return {
         **{key: str(identity[key]) for key in _IDENTITY if identity.get(key) is not None},
-        "metadata": {key: plain(value) for key, value in metadata.items() if key not in (*_IDENTITY, KEY)},
+        "metadata": {
+            key: plain(value)
+            for key, value in metadata.items()
+            if key not in (*_IDENTITY, KEY) and not _PLATFORM.fullmatch(key)
+        },
         "resumes": resumes,
         "scenario": Scenario(input=plain(inputs), id=f"thread-{metadata['thread_id']}" if resumes else scenario or ""),
     }

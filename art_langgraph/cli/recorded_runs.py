@@ -71,7 +71,7 @@ def score_command(
     """Score recorded runs with a reward function, or let a judge compare the runs of each scenario.
 
     A run that cannot be scored gets no reward, or keeps its earlier one, and is counted. A run that waits for the
-    answer to an interrupt is left out: it has not ended.
+    answer to an interrupt is left out: it has not ended. The exit status is 1 if no run could be scored.
 
     Example: art-langgraph score --reward my_agent:reward --since 1d
     """
@@ -98,6 +98,8 @@ def score_command(
             print(f"{with_reward} runs had a reward already; --again scores them anew")
         if waiting:
             print(f"{waiting} runs are left out: they wait for the answer to an interrupt")
+    if runs and not count:
+        raise typer.Exit(1)
 
 
 async def _score_runs(store: TrajectoryStore, runs: Sequence[Trajectory], reward: RewardFunction, source: str) -> None:

@@ -22,7 +22,7 @@ from art_langgraph.llm.modes import Message
 from art_langgraph.rewards import remove_rewards, replace_rewards
 from art_langgraph.trajectory import Scenario, Trajectory, TrajectoryGroup
 from trainer_server.wire import ConfigError, LLMError
-from trainer_server.wire.text import writable
+from trainer_server.wire.text import quantity, writable
 
 log = logging.getLogger("art_langgraph")
 
@@ -122,8 +122,7 @@ class Ruler:
         runs = group.trajectories
         if len(runs) < 2:
             raise LLMError(
-                f"the scenario {group.scenario.id} has {len(runs)} run(s), and runs are judged by comparison: "
-                "take n of at least 2",
+                f"runs are judged by comparison, and the group has {quantity(len(runs), 'run')}: take n of at least 2",
                 kind="bad_request",
             )
         if isinstance(self.judge, LLM):

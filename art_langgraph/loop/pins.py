@@ -19,7 +19,8 @@ from trainer_server.wire.completions import effective_temperature
 from trainer_server.wire.rollouts import rollout_api_path
 
 _REMEDY = (
-    "Let the graph ask the policy by ChatART, or by LangChain's ChatOpenAI with the trainer server's address and key"
+    "Let the graph ask the policy by ChatART, or by LangChain's ChatOpenAI with the trainer server's address and key, "
+    "and a function by a client with current_run().base_url"
 )
 _REMOTE_REMEDY = (
     "Record the remote process by art_langgraph.dev or install(), with the address and key of the same trainer server, "

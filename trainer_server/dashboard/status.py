@@ -243,6 +243,13 @@ def _engine_remedy(server: Server, engine: Engine) -> str:
     return f"it is started again by itself; {_LOGS}"
 
 
+def _groups_remedy(policy: str) -> str:
+    return (
+        f"`art-langgraph trajectories dead-groups --policy {policy}` says why, and what to do, of runs that were made "
+        "with `store=`"
+    )
+
+
 def _policy_problems(policy: PolicyStatus, add: Callable[[str, str], None]) -> None:
     job = policy.last_step
     if job is not None and job.status == JobStatus.failed:
@@ -250,13 +257,13 @@ def _policy_problems(policy: PolicyStatus, add: Callable[[str, str], None]) -> N
     elif job is not None and job.result is not None and (why := job.result.metrics.get("skipped")):
         add(
             f"the last {job.kind} of {policy.name!r} learnt nothing: {why}",
-            f"`art-langgraph trajectories dead-groups --policy {policy.name}` says why, and what to do",
+            _groups_remedy(policy.name),
         )
     elif policy.groups and policy.dead_groups == policy.groups:
         add(
             f"all {policy.groups} groups of the last versions of {policy.name!r} teach nothing: in each, all runs got "
             "the same reward",
-            f"`art-langgraph trajectories dead-groups --policy {policy.name}` says why, and what to do",
+            _groups_remedy(policy.name),
         )
 
 

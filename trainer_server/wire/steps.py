@@ -120,9 +120,10 @@ class Distillation(ClosedRecord):
 class GRPOConfig(ClosedRecord):
     """Configuration of one training step. Names and formulas follow TRL's `GRPOConfig`.
 
-    TRL's longer names are accepted as well: `learning_rate`, `vllm_importance_sampling_*`, and `scale_rewards` as a
-    bool. A sequence is a completion, one call of the model: TRL's formulas average and clip over these
-    (`loss_aggregation` averages over trajectories). Completions that are left out do not count in an average.
+    TRL's longer names are accepted as well: `learning_rate`, `vllm_importance_sampling_mode`, `_clip_max`, `_clip_min`
+    and `_correction`, and `scale_rewards` as a bool. A sequence is a completion, one call of the model: TRL's formulas
+    average and clip over these (`loss_aggregation` averages over trajectories). Completions that are left out do not
+    count in an average.
     """
 
     model_config = ConfigDict(allow_inf_nan=False)

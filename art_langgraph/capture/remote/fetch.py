@@ -91,8 +91,8 @@ async def _fetch_records(scope: Scope, call: RemoteCall, *, failed: bool) -> Rem
         warn_once(
             f"the process of remote graph {call.graph} does not record its runs, or tells another trainer server of "
             f"them than {', '.join(server.url for server in servers)}",
-            f"{_CAPTURE}. Or let its model send the header X-ART-Rollout of the run's request: its completions then "
-            "come from the ledger, without nodes and tools",
+            f"{_CAPTURE}. Or let its model send the header X-ART-Rollout of the run's request: its completions and "
+            "tool calls then come from the ledger, without nodes",
             example=scope.rollout_id,
         )
         return RemoteRecords()

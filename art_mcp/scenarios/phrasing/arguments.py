@@ -347,7 +347,7 @@ class _Writer:
         limits = self._verb.reads and WORDS.limits & set(parts) and set(parts) <= WORDS.limits | WORDS.amounts
         forms = LEXICON.numbers["limit"] if limits else LEXICON.numbers.get(" ".join(parts))
         *own, last = parts[bool(bound) :]
-        unit = UNITS.get(last) if own or bound else None
+        unit = UNITS.get(last) if (own or bound) and not UNITS.keys() & own[-1:] else None  # ft_lb is one unit
         if value == 1:
             forms = tuple(re.sub(r"(?<=\{\} )\w+", lambda match: one_of(match[0]), form) for form in forms or ())
             last = last if last.endswith("ms") else one_of(last)

@@ -8,6 +8,7 @@ from itertools import chain, islice, zip_longest
 
 from art_mcp.canonical import canonical
 from art_mcp.client.effects import words
+from art_mcp.scenarios.coverage import OUT_OF_TIME
 from art_mcp.scenarios.drafting.chains import Chains
 from art_mcp.scenarios.drafting.draft import Draft, ExecutedDraft, pair_drafts, split_pair, to_executed
 from art_mcp.scenarios.drafting.drafter import Drafter
@@ -102,6 +103,7 @@ class Producer:
         self._failed: Counter[tuple[str, ...]] = Counter()
         self._idle: set[str] = set()
         self._endless: dict[str, Endless] = {}
+        self._late = False
         self.dropped_tasks: list[DroppedTask] = []
 
     async def produce(
@@ -118,7 +120,8 @@ class Producer:
         self._emitter.singles(part=0.2)
         for number in range(WAVES):
             await on_wave()
-            if time_left() < SPARE or self._emitter.full:
+            self._late = time_left() < SPARE
+            if self._late or self._emitter.full:
                 break
             any_new = await self._wave(trials, self._more_impossible(), fail=True)
             for _ in range(READING_WAVES):
@@ -137,7 +140,8 @@ class Producer:
 
     async def _first_waves(self, trials: Trials) -> None:
         """Executes the first calls of each tool. Those that read and those that act take turns, a few at a time: when
-        the time is over there is something of each."""
+        the time is over there is something of each. A tool that acts and has failed is tried once more: later waves of
+        calls that read may leave no time for it."""
         begin = min(FIRST, self._enough())
         usable = self._drafter.values.graph.usable
         reading, acting = (
@@ -149,6 +153,8 @@ class Producer:
             await self._wave(trials, [draft for name in readers for draft in self._singles(name, begin)])
             actors = acting[turn * FIRST_ACTING : (turn + 1) * FIRST_ACTING]
             await self._wave(trials, [draft for name in actors for draft in self._singles(name, 1)])
+        again = [name for name in acting if not self._pool.singles[name] and not self._needs_sequence(name)]
+        await self._wave(trials, [draft for name in again[:FIRST_ACTING] for draft in self._singles(name, 1)])
 
     def draft_only(self) -> None:
         """Makes scenarios that were not executed, with single calls alone."""
@@ -164,6 +170,8 @@ class Producer:
             "phrasings": "no task was made for training",
             "combinations": "no two tools can be asked for in one task",
         }
+        if self._late:
+            why |= dict.fromkeys(why, f"{OUT_OF_TIME} before any was made")
         if len(self._names) < 2:
             why["combinations"] = "only one tool may be called, and a combination needs two"
         missing = [name for name in HELD_OUT if self._kept.held_out_size and not self._kept.size(name)]

@@ -83,8 +83,7 @@ async def test_the_capture_of_a_process_takes_it_up(connected: TrainerServer, st
     flush()
     (run,) = store.list()
     assert (run.rollout_id, run.temperature, run.requested_version, run.evaluation) == (sent.rollout_id, 0.25, 0, True)
-    assert run.metadata["who"] == "me"
-    assert KEY not in run.metadata
+    assert run.metadata == {"who": "me"}, "what the platform adds is not the user's"
     async with TrainerClient() as trainer:
         row = await trainer.completion(run.completion_ids[0])
     assert (row.rollout, row.version, row.sampling.temperature) == (sent.rollout_id, 0, 0.25)

@@ -46,7 +46,7 @@ async def test_a_judge_that_fails_leaves_stored_runs_unscored(home: Path) -> Non
     await gather(counting(), ["a"], 2, store=store, progress=False)
     with endpoint(Fault(401, "bad key")) as at:
         done = art("score", "--judge", "judge", "--judge-url", at.url)
-    assert "0 scored, 2 failed" in done.output
+    assert (done.exit_code, "0 scored, 2 failed" in done.output) == (1, True)
     assert [one.reward for one in store.list()] == [None, None]
     assert "auth" in str(store.list()[0].reward_error)
 

@@ -217,6 +217,8 @@ async def test_without_a_number_the_time_ends_it() -> None:
     assert len(made) > 100
     assert not any(one.kind == "surplus" for one in made.dropped)
     assert len(again) < len(made)
+    assert [note for note in again.notes if "no argument" in note or "no two tools" in note] == []
+    assert "no held-out values: the time was over before any was made" in again.notes
 
 
 async def test_a_server_that_is_slow_to_start_gets_more_time(tmp_path: Path) -> None:

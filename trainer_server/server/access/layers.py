@@ -29,7 +29,7 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 """An id that a client may choose. Others are replaced: an id stands in the log as it is."""
 _MOST_PATH = 500
 """Characters of a path in the log."""
-_ROLLOUT_IN_PATH = re.compile(r"(?:/api)?/rollouts/([^/]+)")
+_ROLLOUT_IN_PATH = re.compile(r"(?:/api)?/rollouts/(?!(?:erase|release|traces)$)([^/]+)")
 _BASE_URL = re.compile(r"/rollouts/([^/]*)(/v1(?:/.*)?)", re.DOTALL)
 _ROLLOUT_HEADER = ROLLOUT.lower().encode()
 

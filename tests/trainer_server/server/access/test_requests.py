@@ -41,12 +41,14 @@ def test_what_is_logged_of_a_request_names_it_and_its_rollout(
         http.get("/v1/models", headers={**HOLDER, "X-Request-Id": "mine-2", "X-ART-Rollout": "ro-8"})
         http.get("/api/rollouts/ro-9", headers={**HOLDER, "X-Request-Id": "mine-3"})
         http.get("/health", headers={"X-Request-Id": "mine-4", "X-ART-Rollout": "no\tid"})
+        http.post("/api/rollouts/traces", headers={**HOLDER, "X-Request-Id": "mine-5"}, json={"traces": []})
     found = [record for record in caplog.records if record.name == "trainer_server.requests"]
     assert [(vars(one)["request_id"], vars(one).get("rollout_id"), vars(one)["status"]) for one in found] == [
         ("mine-1", "ro-7", 200),
         ("mine-2", "ro-8", 200),
         ("mine-3", "ro-9", 404),
         ("mine-4", None, 200),
+        ("mine-5", None, 422),
     ]
     assert '"path": "/api/rollouts/ro-9"' in JSONLines().format(found[2])
 
