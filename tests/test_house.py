@@ -258,3 +258,11 @@ def test_participles_and_verbs_of_speech_are_refused_as_names(tmp_path: Path) ->
          "parameter _asked"]
     )  # fmt: skip
     assert done.returncode == 1
+
+
+def test_no_console_makes_emoji_of_what_users_wrote() -> None:
+    """rich replaces `:name:` by a picture, also in text that is escaped."""
+    sources = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
+    calls = [(path, call) for path in sources for call in re.findall(r"\bConsole\([^\n]*", path.read_text())]
+    assert calls
+    assert [(path.name, call) for path, call in calls if "emoji=False" not in call] == []

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from art_langgraph.auto_pilot.options import GATE, CanaryRules, PilotOptions
-from art_langgraph.cli.options import NodeFlags, StoreOption, load_object
+from art_langgraph.cli.options import NodeFlags, StoreOption, load_function, load_object
 from art_langgraph.cli.printing import print_json, print_outcome
 from art_langgraph.loop.options import values_of
 from trainer_server.common.options import with_flags
@@ -72,7 +72,7 @@ class PilotFlags(PilotOptions):
             store=TrajectoryStore(store),
             gate=gate,
             graph=load_object(self.graph_object) if self.graph_object else None,
-            reward=load_object(self.reward) if self.reward else None,
+            reward=load_function(self.reward) if self.reward else None,
             canary=self.canary,
             success=self.succeeded,
             rules=rules,

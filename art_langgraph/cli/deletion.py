@@ -60,9 +60,11 @@ def delete_trajectories_command(
         try:
             parts += target.parts(find_trajectory(target, run).id)
         except ConfigError:
-            if local or not _is_rollout(run):
+            of_rollout = [part for own in target if own.rollout_id == run for part in target.parts(own.id)]
+            if not of_rollout and (local or not _is_rollout(run)):
                 raise
-            elsewhere.append(run)
+            parts += of_rollout
+            elsewhere += [] if of_rollout else [run]
     with only_json(as_json) as answer:
         answer(_delete(target, parts, elsewhere, what=", ".join(runs), yes=yes, local=local))
 

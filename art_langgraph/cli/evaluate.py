@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from art_langgraph.cli.options import JsonOption, StoreOption, load_object
+from art_langgraph.cli.options import JsonOption, StoreOption, load_function, load_object
 from art_langgraph.cli.printing import only_json, print_table
 from trainer_server.common.options import with_flags
 
@@ -56,7 +56,7 @@ def evaluate_command(
     from art_langgraph.store import TrajectoryStore
 
     scenarios = load_scenarios(flags.scenarios)  # before the graph, whose module may look for a server
-    graph, reward = load_object(flags.graph_object), load_object(flags.reward)
+    graph, reward = load_object(flags.graph_object), load_function(flags.reward)
     with only_json(as_json) as notify:
         evaluation = asyncio.run(
             evaluate(

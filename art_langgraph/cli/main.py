@@ -126,5 +126,7 @@ def main() -> None:
     try:
         build()()
     except ARTError as error:
-        Console(stderr=True, highlight=False, soft_wrap=True).print(f"[red]error:[/red] {escape(str(error))}")
+        Console(emoji=False, stderr=True, highlight=False, soft_wrap=True).print(
+            f"[red]error:[/red] {escape(str(error))}"
+        )
         sys.exit(1)

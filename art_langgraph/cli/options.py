@@ -210,6 +210,14 @@ def load_object(name: str) -> Any:
         raise ConfigError(f"{name} cannot be imported: {error}") from None
 
 
+def load_function(name: str) -> Any:
+    """The same for what must be a function. Raises ConfigError."""
+    loaded = load_object(name)
+    if not callable(loaded):
+        raise ConfigError(f"{name} is no function, but {type(loaded).__name__}: {loaded!r:.100}")
+    return loaded
+
+
 def find_trajectory(store: TrajectoryStore, run: str) -> Trajectory:
     """A recorded run, by an id or by the first characters of an id.
 

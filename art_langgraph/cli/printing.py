@@ -91,7 +91,7 @@ def print_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, wh
             table.add_column(name, overflow="fold", max_width=_LONGEST)
     for row in rows:
         table.add_row(*(escape(cell(row.get(name))) for name in columns))
-    console = Console()
+    console = Console(emoji=False)
     measurement = Measurement.get(console, console.options.update_width(10_000), table)
     console.width = max(console.width, measurement.minimum if console.is_terminal else measurement.maximum)
     console.print(table)

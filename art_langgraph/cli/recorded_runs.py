@@ -18,6 +18,7 @@ from art_langgraph.cli.options import (
     RunFilter,
     StoreOption,
     find_trajectory,
+    load_function,
     load_object,
     why_empty,
 )
@@ -71,7 +72,8 @@ def score_command(
     """Score recorded runs with a reward function, or let a judge compare the runs of each scenario.
 
     A run that cannot be scored gets no reward, or keeps its earlier one, and is counted. A run that waits for the
-    answer to an interrupt is left out: it has not ended. The exit status is 1 if no run could be scored.
+    answer to an interrupt is left out: it has not ended. The exit status is 1 if there were runs and none could be
+    scored.
 
     Example: art-langgraph score --reward my_agent:reward --since 1d
     """
@@ -80,6 +82,7 @@ def score_command(
     if (reward is None) == (judge_flags.judge is None):
         raise ConfigError("say either --reward module:function or --judge provider/name")
     query, target = run_filter.query(), TrajectoryStore(store)
+    function: Any = load_function(reward) if reward else None
     everything = target.list(**query)
     if not everything:
         print(why_empty(target, query), file=sys.stderr)
@@ -89,7 +92,7 @@ def score_command(
         if ruler := judge_flags.ruler():
             runs = asyncio.run(judge_runs(target, runs, ruler, str(judge_flags.judge)))
         elif reward is not None:
-            asyncio.run(_score_runs(target, runs, load_object(reward), reward))
+            asyncio.run(_score_runs(target, runs, function, reward))
         count = sum(trajectory.scored for trajectory in runs)
         with_reward, waiting = len(complete) - len(runs), len(everything) - len(complete)
         notify({"scored": count, "failed": len(runs) - count, "had_a_reward": with_reward, "waiting": waiting})
@@ -254,7 +257,7 @@ async def replay_scenarios(
         load_object(graph),
         scenarios,
         n,
-        load_object(reward) if reward else None,
+        load_function(reward) if reward else None,
         group_reward=ruler,
         temperature=1.0,
         store=store,

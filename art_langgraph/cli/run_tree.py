@@ -205,7 +205,8 @@ def messages(items: Sequence[Item], *, most: int | None) -> Iterator[Text]:
         answer = words_of(item.call.message or (item.row.message if item.row else None))
         where = " · ".join(filter(None, (path, model_of(item), item.call.id)))
         goes_on = f"  goes on from {before}" if before else ""
-        yield Text.from_markup(f"\n[bold]{number}[/bold] [dim]{escape(visible(where))}{goes_on}[/dim]")
+        title = f"\n[bold]{number}[/bold] [dim]{escape(visible(where))}{goes_on}[/dim]"
+        yield Text.from_markup(title, emoji=False)
         for turn in turns[common:]:
             yield _line(turn, most)
         if item.call.error:

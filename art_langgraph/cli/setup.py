@@ -130,7 +130,9 @@ def connect_command(
     print_outcome({"url": url, **token.model_dump()}, text, as_json)
     for name in _VARIABLES:
         if name in os.environ:
-            Console(stderr=True, soft_wrap=True).print(f"{name} is set, and comes first: programs take what it says")
+            Console(emoji=False, stderr=True, soft_wrap=True).print(
+                f"{name} is set, and comes first: programs take what it says"
+            )
 
 
 def disconnect_command(as_json: JsonOption = False) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -55,7 +56,7 @@ class SFTFlags:
 
     def config(self) -> SFTConfig:
         """The settings of the warm start. Raises ConfigError where the flags exclude one another."""
-        if self.max_seconds is not None and self.max_seconds <= 0:
+        if self.max_seconds is not None and not 0 < self.max_seconds < math.inf:
             raise ConfigError(f"--max-seconds {self.max_seconds:g} must be above 0")
         if self.fit_to_time and self.max_seconds is None:
             raise ConfigError("--fit-to-time needs the time: give --max-seconds too")

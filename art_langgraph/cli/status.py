@@ -43,7 +43,7 @@ _PHASES = {"done": "dim", "now": "bold green", "later": "dim"}
 
 def screen_console() -> Console:
     """Prints screens: as wide as the terminal, and in a pipe wide enough for their tables."""
-    console = Console(highlight=False)
+    console = Console(emoji=False, highlight=False)
     if not console.is_terminal:
         console.width = max(console.width, _WIDE)
     return console

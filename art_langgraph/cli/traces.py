@@ -62,7 +62,7 @@ _ABOUT = {
         FIELDS += "EXTRA METADATA TAGS FEEDBACK_STATS".split()
         async def main():
             client = Client()
-            ids = [str(client.read_project(project_name="my-project").id)]
+            ids = \\[str(client.read_project(project_name="my-project").id)]
             with open("runs.jsonl", "w", encoding="utf-8") as file:
                 since = "2026-11-01T00:00:00Z"
                 async for run in client.runs.query(project_ids=ids, selects=FIELDS, min_start_time=since):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from pydantic import ValidationError
 
-from art_langgraph.cli.options import JudgeFlags, NodeFlags, RunFilter, StoreOption, load_object
+from art_langgraph.cli.options import JudgeFlags, NodeFlags, RunFilter, StoreOption, load_function, load_object
 from art_langgraph.cli.printing import only_json
 from art_langgraph.cli.recorded_runs import (
     RecordedStep,
@@ -124,8 +124,8 @@ def run_loop(
     assert flags.scenarios is not None
     scenarios = load_scenarios(flags.scenarios)  # before the graph, whose module may look for a server
     held_out = load_scenarios(flags.held_out) if flags.held_out else None
-    scorer = load_object(reward) if reward else None
-    hints = load_object(flags.hints) if flags.hints else None
+    scorer = load_function(reward) if reward else None
+    hints = load_function(flags.hints) if flags.hints else None
     agent = load_object(graph)
     rows = flags.progress(policy)
     names = named_by() if flags.tracker is None else flags.tracker

@@ -388,7 +388,7 @@ def show_command(
         }
         print_json({**facts(trajectory), **more, "tree": tree_json(items)})
         return
-    console = Console(highlight=False)
+    console = Console(emoji=False, highlight=False)
     console.print(tree(trajectory, items, drift=drift))
     if messages:
         for line in lines(items, most=None if full else _MESSAGE_CHARACTERS):

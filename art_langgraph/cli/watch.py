@@ -92,7 +92,7 @@ async def _watch(name: str, idle: float, every: float, as_json: bool) -> Job | N
                     line = json_text(change.as_json(), sys.stdout) if as_json else visible(str(change))
                     print(line, flush=True)
             return following.last
-        with Live(console=Console(highlight=False), auto_refresh=False, vertical_overflow="crop") as live:
+        with Live(console=Console(emoji=False, highlight=False), auto_refresh=False, vertical_overflow="crop") as live:
             async for _ in following.looks(idle=idle, every=every):
                 live.update(watch_screen(following), refresh=True)
         return following.last

@@ -201,7 +201,7 @@ def _stage_printer(*, stderr: bool) -> Callable[[str], None]:
     """Returns a function that prints a line with the seconds since the start of the command."""
     from rich.console import Console
 
-    console, start = Console(stderr=stderr), time.monotonic()
+    console, start = Console(emoji=False, stderr=stderr), time.monotonic()
 
     def print_stage(text: str) -> None:
         console.print(f"[dim]{time.monotonic() - start:6.0f} s[/dim]  ", end="")

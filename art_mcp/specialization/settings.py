@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
@@ -170,7 +171,7 @@ class SpecializeOptions(WorldOptions):
 
     def check(self) -> None:
         """Raises ConfigError if one of them is invalid."""
-        if self.minutes is not None and self.minutes <= 0:
+        if self.minutes is not None and not 0 < self.minutes < math.inf:
             raise ConfigError(f"minutes={self.minutes} must be above 0; None sets no limit")
         if self.imitation is not None and self.imitation.conversations is not None:
             load_conversations(self.imitation.conversations)  # before minutes of work: whether it can be read

@@ -62,7 +62,7 @@ def install_command(
     """Install vLLM into an environment of its own. Does nothing when it is there already."""
     from trainer_server.engines.vllm import install as engine_install
 
-    console = Console(stderr=True)
+    console = Console(emoji=False, stderr=True)
     if hint := engine_install.find_unused(Home.find().cache):
         console.print(hint)
     with console.status("installing vLLM", spinner="dots") as status:

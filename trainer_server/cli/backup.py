@@ -17,7 +17,9 @@ from trainer_server.wire.text import quantity
 
 
 def backup_command(
-    directory: Annotated[Path, typer.Argument(help="Directory to make. It must not exist.", show_default=False)],
+    directory: Annotated[
+        Path, typer.Argument(help="Directory to make. It must not exist, or be empty.", show_default=False)
+    ],
     as_json: JsonOption = False,
     home: HomeOption = None,
 ) -> None:
@@ -30,7 +32,7 @@ def backup_command(
     Example: art-langgraph backup /backups/art-2026-11-23
     """
     paths = open_home(home, existing=True)
-    console = Console(stderr=True)
+    console = Console(emoji=False, stderr=True)
     with audit_action(paths, "backup", str(directory)), console.status("copying") as status:
         sizes = back_up(paths, directory, status.update)
     if as_json:
@@ -51,7 +53,7 @@ def restore_command(
     Example: art-langgraph restore /backups/art-2026-11-23 --home ~/.art-langgraph
     """
     paths = Home.find(home)
-    console = Console(stderr=True)
+    console = Console(emoji=False, stderr=True)
     with console.status("copying") as status:
         sizes = restore(directory, paths, status.update)
     with audit_action(paths, "restore", str(directory)):

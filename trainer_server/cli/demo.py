@@ -34,11 +34,14 @@ def demo_command(
     require(*SERVER, extra="server")
     from trainer_server.server.access.auth import ensure_token
     from trainer_server.server.config import ServerConfig
-    from trainer_server.server.serve import serve
+    from trainer_server.server.serve import listen, serve
 
     example: Any = import_module("art_examples.quickstart.demo")  # the examples are made of all packages, this one too
     with tempfile.TemporaryDirectory(prefix="art-demo-") as directory:
         home, base = Home(Path(directory) / "home"), example.make_base(Path(directory))
+        engine = f"{__name__}:{no_engines.__name__}"
+        config = ServerConfig(home=home, model=str(base), port=port, engine=engine, trainer_on_demand=True)
+        listen(config).close()  # before it names an address that may be another server's
         print("writing the runs of ten steps …", file=sys.stderr, flush=True)
         example.fill(home, base)
         token, url = ensure_token(home), f"http://127.0.0.1:{port}"
@@ -52,5 +55,4 @@ def demo_command(
                 f"viewer, in another terminal: ART_HOME={shlex.quote(str(home.root))} art-langgraph trajectories list"
             )
             print("All of it is made up, and no engine answers. Ctrl-C ends it, and deletes it.", flush=True)
-        engine = f"{__name__}:{no_engines.__name__}"
-        serve(ServerConfig(home=home, model=str(base), port=port, engine=engine, trainer_on_demand=True))
+        serve(config)

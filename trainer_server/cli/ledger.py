@@ -51,7 +51,7 @@ def archive_command(
     if name == "sqlite" and not paths.ledger.exists():
         raise ConfigError(f"{paths.root} has no ledger.sqlite: name the home of a server with --home or ART_HOME")
     before = beginning(month_of(time.time()), later=-months)
-    console, counts = Console(stderr=True), dict[str, int]()
+    console, counts = Console(emoji=False, stderr=True), dict[str, int]()
     with audit_action(paths, "ledger.archive", f"{months} months stay"), console.status("archiving"):
         ledger, archive = open_ledger(name, paths), Archive(paths.archive)
         if not isinstance(ledger, GivesMonths):
@@ -98,7 +98,7 @@ def move_command(
     trainer_lock = open_trainer_lock(to, paths)
     assert trainer_lock is not None
     label = trainer_lock.label
-    bar = Progress(*columns, console=Console(stderr=True), transient=True, disable=as_json)
+    bar = Progress(*columns, console=Console(emoji=False, stderr=True), transient=True, disable=as_json)
     with (paths.root / "lock").open("a") as lock, audit_action(paths, "ledger.move", label):
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

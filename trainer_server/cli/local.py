@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -40,25 +41,55 @@ def open_home(root: Path | None, *, existing: bool = False) -> Home:
     Raises:
         ConfigError: It does not exist, and must, or its name may be a misspelt one; or it cannot be made.
     """
-    home = Home.find(root)
-    if not home.root.is_dir():
-        above = home.root.parent
-        names = [path.name for path in above.iterdir() if _is_home(Home(path))] if above.is_dir() else []
-        match = near_name(home.root.name, names)
-        if existing or match or not above.is_dir():
-            near = f" (did you mean {above / match}?)" if match else ""
-            first = "" if existing else f"; for a server that is not there yet, make it first: mkdir -p {home.root}"
-            raise ConfigError(
-                f"{home.root} does not exist{near}: name the home of a server by --home or ART_HOME{first}"
-            )
-        print(f"{home.root} did not exist, and is made: art-langgraph serve --home {home.root}", file=sys.stderr)
-    if change := home.make_private():
+    home = existing_home(root) if existing else Home.find(root)
+    new = not home.root.exists()
+    if new and (_near(home) or not home.root.parent.is_dir()):
+        raise ConfigError(
+            f"{_missing(home)}; for a server that is not there yet, make it first: "
+            f"mkdir -p {shlex.quote(str(home.root))}"
+        )
+    change = home.make_private()
+    if new:
+        command = f"art-langgraph serve --home {shlex.quote(str(home.root))}"
+        print(f"{home.root} did not exist, and is made: {command}", file=sys.stderr)
+    if change:
         print(change, file=sys.stderr)
     return home
 
 
+def existing_home(root: Path | None) -> Home:
+    """The home of a server that has been there, as it is. Nothing of it is changed.
+
+    Args:
+        root: Its directory; None: as `Home.find`.
+
+    Raises:
+        ConfigError: There is no such directory, or it is no home.
+    """
+    home = Home.find(root)
+    if not home.root.exists():
+        raise ConfigError(_missing(home))
+    if not _is_home(home):
+        raise ConfigError(f"{home.root} is no home of a server: name one by --home or ART_HOME")
+    return home
+
+
+def _missing(home: Home) -> str:
+    near = _near(home)
+    meant = f" (did you mean {near}?)" if near else ""
+    return f"{home.root} does not exist{meant}: name the home of a server by --home or ART_HOME"
+
+
+def _near(home: Home) -> Path | None:
+    """A home beside this one with nearly its name."""
+    above = home.root.parent
+    names = [path.name for path in above.iterdir() if _is_home(Home(path))] if above.is_dir() else []
+    match = near_name(home.root.name, names)
+    return above / match if match else None
+
+
 def _is_home(home: Home) -> bool:
-    return home.identity.exists() or home.tokens.exists()
+    return any(path.exists() for path in (home.identity, home.tokens, home.token, home.ledger))
 
 
 @contextmanager
@@ -79,7 +110,7 @@ def audit_action(home: Home, action: str, target: str) -> Iterator[None]:
 
 def print_table(table: Table) -> None:
     """Prints a table in which nothing is cut: one that is wider than the terminal is folded by it."""
-    console = Console()
+    console = Console(emoji=False)
     width = Measurement.get(console, console.options.update_width(10_000), table)
     console.width = max(console.width, width.minimum if console.is_terminal else width.maximum)
     console.print(table)

@@ -13,10 +13,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from trainer_server.cli.local import HomeOption, JsonOption, audit_action, open_home, print_table
-from trainer_server.common import Home
+from trainer_server.cli.local import HomeOption, JsonOption, audit_action, existing_home, open_home, print_table
 from trainer_server.server.access.audit import AuditLog
 from trainer_server.server.access.tokens import Scope, Token, TokenRepository
+from trainer_server.wire import ConfigError
 from trainer_server.wire.text import duration, moment
 
 app = typer.Typer(
@@ -44,7 +44,7 @@ def create_command(
         ),
     ] = None,
     expires: Annotated[
-        str | None, typer.Option(help="How long it counts: 12h, 30d, 2w. Default: until it is revoked.")
+        str | None, typer.Option(help="How long it counts: 30m, 12h, 30d, 2w. Default: until it is revoked.")
     ] = None,
     requests_in_flight: Annotated[
         int | None, typer.Option(help="Model requests at once; one more gets 429. Default: any number.", min=1)
@@ -62,6 +62,8 @@ def create_command(
     """
     paths = open_home(home)
     seconds = None if expires is None else duration(expires, "--expires")
+    if seconds == 0:
+        raise ConfigError(f"--expires {expires}: the token would never count; name a duration such as 12h, 30d or 2w")
     whose = f" of {owner}" if owner else ""
     with audit_action(paths, "token.create", f"{name}{whose}, scope {scope}"):
         secret = TokenRepository(paths).create(
@@ -73,7 +75,7 @@ def create_command(
             tokens_per_minute=tokens_per_minute,
         )
     print(json.dumps({"name": name, "owner": owner, "scope": scope, "token": secret}) if as_json else secret)
-    Console(stderr=True).print(
+    Console(emoji=False, stderr=True).print(
         f"the token of {name}, scope {scope}: give it as ART_API_KEY, or as the API key of a client. It is not shown "
         "again"
     )
@@ -82,7 +84,7 @@ def create_command(
 @app.command("list")
 def list_command(as_json: JsonOption = False, home: HomeOption = None) -> None:
     """List the named tokens: owner, scope, creation, last use (to half a minute), expiry, limits."""
-    book = TokenRepository(Home.find(home))
+    book = TokenRepository(existing_home(home))
     tokens, last_uses = book.all(), book.last_used()
     if as_json:
         rows = [
@@ -129,7 +131,7 @@ def audit_command(
     do so, and requests without a token that counts. It has no text of prompts or answers, and no secrets.
     """
     from_time = None if since is None else moment(since)
-    entries = AuditLog(Home.find(home)).entries(from_time, lambda why: print(f"left out: {why}", file=sys.stderr))
+    entries = AuditLog(existing_home(home)).entries(from_time, lambda why: print(f"left out: {why}", file=sys.stderr))
     if as_json:
         for entry in entries:
             print(entry.model_dump_json(exclude_none=True))

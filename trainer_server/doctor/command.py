@@ -45,18 +45,19 @@ def doctor_command(
     """
     from trainer_server.doctor.checkup import examine
 
-    findings = examine(
-        model,
-        Home.find(home),
-        revision=revision,
-        rank=rank,
-        gpus=gpus,
-        gpu_gib=gpu_memory,
-        trust_remote_code=trust_remote_code,
-        tools=tool_call_parser,
-        reasoning=reasoning_parser,
-        engine_args=shlex.split(engine_args),
-    )
+    with Console(emoji=False, stderr=True).status(f"examining {escape(model)}"):
+        findings = examine(
+            model,
+            Home.find(home),
+            revision=revision,
+            rank=rank,
+            gpus=gpus,
+            gpu_gib=gpu_memory,
+            trust_remote_code=trust_remote_code,
+            tools=tool_call_parser,
+            reasoning=reasoning_parser,
+            engine_args=shlex.split(engine_args),
+        )
     state = worst(findings)
     if as_json:
         checks = [finding.as_json() for finding in findings]
@@ -68,7 +69,7 @@ def doctor_command(
 
 
 def _print(findings: list[Finding], state: State) -> None:
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(emoji=False, highlight=False, soft_wrap=True)
     subject = ""
     for finding in findings:
         if finding.subject != subject:

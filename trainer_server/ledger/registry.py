@@ -51,6 +51,8 @@ def ledger_factory(name: str) -> LedgerFactory:
         return connect
     if name in _NO_ADDRESSES:
         raise ConfigError(f"--ledger {name}: name the database by its address, postgresql://USER@HOST:PORT/DATABASE")
+    if "://" in name:
+        raise ConfigError(f"--ledger {name}: there is sqlite, postgresql://USER@HOST:PORT/DATABASE, or module:factory")
     factory = factory_named("--ledger", name, LEDGERS, "opens a ledger")
 
     def make(home: Home) -> Ledger:

@@ -11,11 +11,13 @@ from rich.table import Table
 
 from trainer_server.cli.local import ReasoningOption, ToolOption
 from trainer_server.common import Home
+from trainer_server.engines.model_files import ModelFiles
 from trainer_server.engines.served_model import present_directory
 from trainer_server.engines.vllm.command import experts_obstacle
 from trainer_server.engines.vllm.parsers import AUTO, REASONING_FLAG, TOOL_FLAG, check_parser_names, parsers_of
 from trainer_server.planning.model_shape import ModelShape
 from trainer_server.planning.plan import CONTEXT, Item, Plan, Workload, make_plan, remedies
+from trainer_server.wire import ConfigError
 
 
 def plan_command(
@@ -24,7 +26,12 @@ def plan_command(
     ],
     gpus: Annotated[int, typer.Option(help="GPUs of one machine.", min=1, max=64)] = 1,
     gpu_memory: Annotated[float, typer.Option(help="Memory of each, GiB.", min=4)] = 80,
-    context: Annotated[int, typer.Option(help="Longest prompt and answer together, tokens.", min=256)] = CONTEXT,
+    context: Annotated[
+        int | None,
+        typer.Option(
+            help=f"Longest prompt and answer together, tokens. Default: {CONTEXT:,}, or the model's longest.", min=256
+        ),
+    ] = None,
     rank: Annotated[int, typer.Option(help="Largest LoRA rank that policies may have.", min=1, max=256)] = 16,
     policies: Annotated[int, typer.Option(help="Policies that are used at once.", min=1)] = 1,
     concurrency: Annotated[int, typer.Option(help="Requests at once.", min=1)] = 64,
@@ -37,7 +44,7 @@ def plan_command(
 
     Ends with status 1 if it does not fit.
     """
-    shape = ModelShape.find(model)
+    shape, context = ModelShape.find(model), _context(model, context)
     workload = Workload(model, shape, gpus, gpu_memory, context, rank, policies, concurrency, experts=experts)
     plan = make_plan(workload)
     names = {TOOL_FLAG: tool_call_parser, REASONING_FLAG: reasoning_parser}
@@ -48,7 +55,7 @@ def plan_command(
         if not plan.fits:
             raise typer.Exit(1)
         return
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(emoji=False, highlight=False, soft_wrap=True)
     console.print(
         f"For {gpus} × {gpu_memory:g} GiB of GPU memory (--gpus, --gpu-memory). This machine was not looked at."
     )
@@ -78,6 +85,15 @@ def plan_command(
         console.print(f"[yellow]The server refuses policies that adapt the experts of this model:[/yellow] {why}.")
     console.print("\n".join(_parser_lines(model, tool_call_parser, reasoning_parser)), markup=False)
     console.print("\n" + line, markup=False)
+
+
+def _context(model: str, context: int | None) -> int:
+    """The longest context to plan. Raises ConfigError where the model allows no such one."""
+    directory = present_directory(model, Home.find().cache)
+    longest = (ModelFiles(directory).context if directory else None) or max(context or 0, CONTEXT)
+    if context is not None and context > longest:
+        raise ConfigError(f"--context {context}: {model} allows {longest:,} tokens at most")
+    return context or min(CONTEXT, longest)
 
 
 def _facts(plan: Plan, line: str) -> dict[str, Any]:

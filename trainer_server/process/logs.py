@@ -144,6 +144,7 @@ def forward(send: Callable[[dict[str, Any]], None]) -> None:
         send: Gets the lines.
     """
     handler = _Forwarder(send)
+    handler.setFormatter(logging.Formatter())  # else basicConfig's, whose level and name `take` would log again
     handler.addFilter(_note)
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     _quiet()

@@ -43,7 +43,7 @@ def back_up(home: Home, target: Path, progress: Progress = lambda _: None) -> di
 
     Args:
         home: The home. Its server may run.
-        target: The directory, which must not exist.
+        target: The directory, which must not exist, or be empty.
         progress: Gets a line for each part.
 
     Returns:

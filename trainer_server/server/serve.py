@@ -78,7 +78,7 @@ def serve(config: ServerConfig) -> None:
 
 def _serve(config: ServerConfig) -> None:
     home = config.home
-    listeners = [_listen(config)] if config.gateways == 1 else _listen_together(config)
+    listeners = [listen(config)] if config.gateways == 1 else _listen_together(config)
     config = dataclasses.replace(config, port=listeners[0].getsockname()[1])
     try:
         asyncio.run(check_engines(config))
@@ -89,7 +89,7 @@ def _serve(config: ServerConfig) -> None:
         url = address_of(config)
         if config.trains:
             write_atomic(home.server, json.dumps({"url": url, "pid": os.getpid()}))
-        log.info("serving on %s; token in %s", url, home.token)
+        log.info("serving on %s; token in %s", url, "ART_API_KEY" if "ART_API_KEY" in os.environ else home.token)
         if home.connection.exists():
             log.warning("programs of this home ask another server (`art-langgraph connect`), until `disconnect`")
         settings = uvicorn_config(app, config)
@@ -187,12 +187,12 @@ def _listen_together(config: ServerConfig) -> list[socket.socket]:
             f"--gateways {config.gateways}: this system has no SO_REUSEPORT, by which several processes listen on one "
             "port. Serve with --gateways 1"
         )
-    with _listen(config) as alone:  # refuses a port that another server shares in this way
+    with listen(config) as alone:  # refuses a port that another server shares in this way
         config = dataclasses.replace(config, port=alone.getsockname()[1])
     listeners: list[socket.socket] = []
     try:
         for _ in range(config.gateways):
-            listeners.append(_listen(config, shares=True))
+            listeners.append(listen(config, shares=True))
     except ConfigError:
         for listener in listeners:
             listener.close()
@@ -200,8 +200,12 @@ def _listen_together(config: ServerConfig) -> list[socket.socket]:
     return listeners
 
 
-def _listen(config: ServerConfig, *, shares: bool = False) -> socket.socket:
-    """shares: whether other sockets of this server have the port too."""
+def listen(config: ServerConfig, *, shares: bool = False) -> socket.socket:
+    """A socket at host and port of a server. shares: whether other sockets of this server have the port too.
+
+    Raises:
+        ConfigError: Another process has the port, or this machine has no such address.
+    """
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
     listener = socket.socket(family)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -66,6 +66,17 @@ def test_a_deleted_run_is_in_no_file_of_store_and_server(connected: TrainerServe
     assert isinstance(unknown.exception, ConfigError)
 
 
+def test_a_run_is_deleted_by_its_rollout_too(connected: TrainerServer, tmp_path: Path) -> None:
+    store = TrajectoryStore(tmp_path / "store.sqlite")
+    first, second = made(store, "by its rollout"), made(store, "here alone")
+    words = ("--yes", "--store", str(store.path))
+    done = art("trajectories", "delete", str(first.rollout_id), *words)
+    assert "deleted 1 rollouts, 1 completions" in done.stdout, done.output
+    assert [run.id for run in store.list()] == [second.id]
+    assert art("trajectories", "delete", str(second.rollout_id), "--local", *words).exit_code == 0
+    assert store.list() == []
+
+
 def test_a_thread_is_deleted_with_all_of_its_runs(connected: TrainerServer, tmp_path: Path) -> None:
     store = TrajectoryStore(tmp_path / "store.sqlite")
     for text in ("first", "second"):

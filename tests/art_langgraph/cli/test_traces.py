@@ -90,3 +90,8 @@ def test_a_file_of_another_system_fails(here: Path) -> None:
 )
 def test_help_says_where_the_export_is_found(here: Path, system: str, where: str) -> None:
     assert where in art("import", system, "--help").output
+
+
+def test_the_help_has_code_that_can_be_copied() -> None:
+    said = art("import", "langsmith", "--help").stdout
+    assert '[str(client.read_project(project_name="my-project").id)]' in said

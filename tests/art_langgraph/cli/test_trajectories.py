@@ -345,3 +345,14 @@ def test_a_file_that_is_no_parquet_of_runs_is_named(store: TrajectoryStore, tmp_
         error = art("trajectories", "import", str(tmp_path / name)).exception
         assert isinstance(error, ConfigError)
         assert str(error).startswith(f"{tmp_path / name}{why}")
+
+
+def test_a_reward_that_is_no_function_is_refused(
+    store: TrajectoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "scored_by_a_number.py").write_text("reward = 1")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    store.add(recorded("tr-1"))
+    done = art("score", "--reward", "scored_by_a_number:reward")
+    assert "scored_by_a_number:reward is no function, but int: 1" in str(done.exception)
+    assert [run.reward_error for run in store] == [None]

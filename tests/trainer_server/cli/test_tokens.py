@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.support.cli import art
 from trainer_server.common import Home
 from trainer_server.server.access.tokens import Keyring, Scope, TokenRepository
@@ -60,6 +62,8 @@ def test_tokens_are_created_listed_and_revoked_and_the_log_says_who_did_it(tmp_p
 def test_wrong_durations_are_refused_with_what_helps(tmp_path: Path) -> None:
     made = art("tokens", "create", "a", "--scope", "train", "--expires", "soon", "--home", str(tmp_path / "home"))
     assert "expected a duration such as 30m, 12h, 30d or 2w" in str(made.exception)
+    made = art("tokens", "create", "a", "--scope", "train", "--expires", "0d", "--home", str(tmp_path / "home"))
+    assert "the token would never count" in str(made.exception)
     assert "expected 30m, 2h, 7d, or a date" in str(art("audit", "--since", "x", "--home", str(tmp_path)).exception)
 
 
@@ -80,3 +84,13 @@ def test_a_misspelt_home_gets_no_token(tmp_path: Path) -> None:
     assert not (tmp_path / "other").exists()
     assert art(*words, str(tmp_path / "art-home-2")).exit_code == 1, "near, and not by its number alone"
     assert art(*words, str(tmp_path / "production")).exit_code == 0
+
+
+@pytest.mark.parametrize("command", [("audit",), ("tokens", "list"), ("tokens", "revoke", "a"), ("backup", "copy")])
+def test_a_folder_that_is_no_home_is_refused_and_stays_as_it_is(tmp_path: Path, command: tuple[str, ...]) -> None:
+    other = tmp_path / "my data"
+    other.mkdir(mode=0o755)
+    (other / "photo").touch()
+    for home, words in ((other, "is no home of a server"), (tmp_path / "none", "does not exist")):
+        assert words in str(art(*command, "--home", str(home)).exception)
+    assert (other.stat().st_mode & 0o777, [path.name for path in other.iterdir()]) == (0o755, ["photo"])

@@ -51,6 +51,7 @@ def test_a_ledger_can_be_added_to_the_table(tmp_path: Path, monkeypatch: pytest.
     [
         ("duckdb", "there is sqlite; name another as module:factory"),
         ("postgres", "name the database by its address, postgresql://USER@HOST:PORT/DATABASE"),
+        ("mysql://host/db", "there is sqlite, postgresql://USER@HOST:PORT/DATABASE, or module:factory"),
         ("no.such.module:open", "no.such.module cannot be imported"),
         ("tests.support.homes.other_ledger:nothing", "has no function 'nothing'"),
     ],

@@ -373,3 +373,13 @@ def test_the_command_says_that_it_does_not_fit() -> None:
     assert run.exit_code == 1
     assert "does not fit" in run.output
     assert "It would with" in run.output
+
+
+def test_a_context_is_none_that_the_model_does_not_have(narrow: Path, tmp_path: Path) -> None:
+    config = json.loads((narrow / "config.json" if narrow.is_dir() else narrow).read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 4096}))
+    words = ["plan", "--model", str(tmp_path), "--gpu-memory", "24"]
+    assert "--max-model-len 4096" in CliRunner().invoke(build(), words).output
+    refused = CliRunner().invoke(build(), [*words, "--context", "5000"])
+    assert "--context 5000" in str(refused.exception)
+    assert "allows 4,096 tokens at most" in str(refused.exception)

@@ -134,3 +134,13 @@ def test_the_standard_error_gets_the_lines_too(capsys: pytest.CaptureFixture[str
     with about(request="req-9"):
         log.info("hello")
     assert capsys.readouterr().err.endswith("INFO hello [request_id=req-9]\n")
+
+
+def test_a_line_of_another_process_is_logged_as_it_was_written(tmp_path: Path) -> None:
+    sent: list[dict[str, Any]] = []
+    logs.forward(sent.append)
+    log.warning("an engine is %s", "away")
+    configure(LogSettings("json", tmp_path / "server.log"))
+    logs.take(sent[0])
+    (line,) = lines(tmp_path / "server.log")
+    assert (line["level"], line["logger"], line["message"]) == ("warning", log.name, "an engine is away")

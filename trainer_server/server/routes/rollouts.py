@@ -240,8 +240,9 @@ def _check_known(server: Server, rollout: str, completions: Sequence[Completion]
     """Raises NotFound for a rollout that has no completions, and is not registered."""
     if not completions and server.rollouts.spec(rollout) is None and not server.rollouts.rewards(rollout):
         raise NotFound(
-            f"there is no rollout {rollout!r:.100}: no request had its id, and it is not registered. Send its requests "
-            f"to {rollout_path('ID')}/v1 of this server, or register it with PUT /api/rollouts/ID",
+            f"there is no rollout {rollout!r:.100}: it is not registered, and no request had its id, or its "
+            f"completions were archived or deleted. Send its requests to {rollout_path('ID')}/v1 of this server, "
+            "or register it with PUT /api/rollouts/ID",
             code="not_found",
         )
 

@@ -147,7 +147,7 @@ class Batch:
                 return "all advantages are 0, or their groups have no rewards"
             return "every group has fewer than two rewarded trajectories or rewards that are all the same"
         reasons = ", ".join(f"{count} {reason}" for reason, count in self.completions_skipped.items())
-        return f"no completion can be trained: {reasons or 'the trajectories name none'}"
+        return f"no completion can be trained: {reasons or 'the trajectories name none (see nodes=)'}"
 
     def metrics(self) -> dict[str, object]:
         """Figures of rewards, advantages, staleness, and of what is left out; keys are those of a step's metrics."""
