@@ -61,10 +61,12 @@ def delete_trajectories_command(
             parts += target.parts(find_trajectory(target, run).id)
         except ConfigError:
             of_rollout = [part for own in target if own.rollout_id == run for part in target.parts(own.id)]
-            if not of_rollout and (local or not _is_rollout(run)):
+            if of_rollout:
+                parts += of_rollout
+            elif not local and _is_rollout(run):
+                elsewhere.append(run)
+            else:
                 raise
-            parts += of_rollout
-            elsewhere += [] if of_rollout else [run]
     with only_json(as_json) as answer:
         answer(_delete(target, parts, elsewhere, what=", ".join(runs), yes=yes, local=local))
 

@@ -89,7 +89,7 @@ def _serve(config: ServerConfig) -> None:
         url = address_of(config)
         if config.trains:
             write_atomic(home.server, json.dumps({"url": url, "pid": os.getpid()}))
-        log.info("serving on %s; token in %s", url, "ART_API_KEY" if "ART_API_KEY" in os.environ else home.token)
+        log.info("serving on %s; token in %s", url, "ART_API_KEY" if os.environ.get("ART_API_KEY") else home.token)
         if home.connection.exists():
             log.warning("programs of this home ask another server (`art-langgraph connect`), until `disconnect`")
         settings = uvicorn_config(app, config)
