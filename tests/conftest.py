@@ -16,6 +16,7 @@ import hypothesis
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
+from art_langgraph.background import reports
 from art_langgraph.client import servers
 from testbed.tiny_model import tiny_base
 from tests.support.fuzz_counts import DRAWN, of_hypothesis, table
@@ -78,9 +79,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(autouse=True, scope="module")
 def forgotten_servers() -> Iterator[None]:
-    """Servers that the tests of a file met have ended when another file begins."""
+    """Servers that the tests of a file met have ended when another file begins, and nothing is sent to them any more:
+    a run that cannot be reported is a warning after half a minute, in whatever test has begun by then."""
     before = dict(servers._registry)
     yield
+    for waiting in reports._reports.values():
+        waiting.close(5.0)
+    reports._reports.clear()
     servers._registry.clear()
     servers._registry.update(before)
 

@@ -89,7 +89,8 @@ def test_a_misspelt_home_gets_no_token(tmp_path: Path) -> None:
 @pytest.mark.parametrize("command", [("audit",), ("tokens", "list"), ("tokens", "revoke", "a"), ("backup", "copy")])
 def test_a_folder_that_is_no_home_is_refused_and_stays_as_it_is(tmp_path: Path, command: tuple[str, ...]) -> None:
     other = tmp_path / "my data"
-    other.mkdir(mode=0o755)
+    other.mkdir()
+    other.chmod(0o755)  # whatever the umask
     (other / "photo").touch()
     for home, words in ((other, "is no home of a server"), (tmp_path / "none", "does not exist")):
         assert words in str(art(*command, "--home", str(home)).exception)

@@ -90,7 +90,7 @@ async def test_servers_make_room_for_one_another_and_engines_stay_ready(tmp_path
 async def test_what_a_request_of_the_other_server_uses_stays_loaded(tmp_path: Path, postgres_url: str) -> None:
     async with two(tmp_path, postgres_url, wait=3.0) as (one, other, state):
         end, request = other.hold(A)
-        await until(lambda: other.slots.in_use(A))
+        await until(lambda: "a@0" in state["loaded"])
         await one.touch(B, C, B, C)
         assert "a@0" in state["loaded"]
         with pytest.raises(NoFreeSlot):
@@ -109,9 +109,9 @@ async def test_what_a_request_of_the_other_server_uses_stays_loaded(tmp_path: Pa
 async def test_with_all_slots_in_use_the_others_wait_and_are_refused_in_the_end(
     tmp_path: Path, postgres_url: str
 ) -> None:
-    async with two(tmp_path, postgres_url, wait=1.0) as (one, other, _state):
+    async with two(tmp_path, postgres_url, wait=1.0) as (one, other, state):
         held = [one.hold(A), other.hold(B)]
-        await until(lambda: one.slots.in_use(A) and other.slots.in_use(B))
+        await until(lambda: set(state["loaded"]) == {"a@0", "b@0"})
         with pytest.raises(NoFreeSlot, match="all 2 adapter slots were in use"):
             await other.touch(C)
         await one.touch(B)  # is held again by whoever asks: nothing was taken away
