@@ -21,7 +21,7 @@ class TaskOptions:
             `specialize` does not get them.
     """
 
-    difficulty: tuple[int, int] = (1, 5)
+    difficulty: tuple[int, int] = field(default=(1, 5), metadata={"metavar": "LEAST GREATEST"})
     instructions: str | None = None
     allow_destructive: bool = field(
         default=False,

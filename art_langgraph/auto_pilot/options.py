@@ -65,5 +65,12 @@ class CanaryRules:
     tolerance: float = field(default=0.0, metadata={"min": 0.0, "max": 0.99, "rich_help_panel": GATE})
 
     def __post_init__(self) -> None:
-        if not 0 < self.alpha < 1 or not 1 <= self.least <= self.most or not 0 <= self.tolerance < 1:
-            raise ConfigError(f"{self}: alpha is between 0 and 1, least from 1 to most, tolerance from 0 to 1")
+        if not 0 < self.alpha < 1:
+            raise ConfigError(f"alpha is between 0 and 1, and not {self.alpha:g}")
+        if not 1 <= self.least <= self.most:
+            raise ConfigError(
+                f"a candidate is decided after {self.least} to {self.most} scored runs: the first number must be 1 or "
+                "more, and no more than the second"
+            )
+        if not 0 <= self.tolerance < 1:
+            raise ConfigError(f"tolerance is from 0 to less than 1, and not {self.tolerance:g}")

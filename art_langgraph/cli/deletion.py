@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from art_langgraph.cli import policies, trajectories
-from art_langgraph.cli.options import JsonOption, StoreOption, ask_server, find_trajectory, unless_missing
+from art_langgraph.cli.options import (
+    JsonOption,
+    StoreOption,
+    ask_server,
+    existing_store,
+    find_trajectory,
+    unless_missing,
+)
 from art_langgraph.cli.printing import only_json
 from trainer_server.wire import ConfigError, Erased, ServerError, ServerUnreachable
 
@@ -90,11 +97,9 @@ def prune_command(
 
     Nothing does this by itself. Example, for a daily cron job: art-langgraph trajectories prune --keep-days 90 --yes
     """
-    from art_langgraph.store import TrajectoryStore
-
     if keep_days is None and keep_gib is None:
         raise ConfigError("trajectories prune: give --keep-days, --keep-gib, or both")
-    target = TrajectoryStore(store)
+    target = existing_store(store)
     with only_json(as_json) as answer:
         _confirm(f"old runs in {target.name}", yes)
         count = target.prune(days=keep_days, most_bytes=None if keep_gib is None else int(keep_gib * 2**30))
@@ -115,9 +120,7 @@ def delete_thread_command(
     The thread's checkpoints are LangGraph's: delete them there (`client.threads.delete`, or the checkpointer's
     `delete_thread`).
     """
-    from art_langgraph.store import TrajectoryStore
-
-    target = TrajectoryStore(store)
+    target = existing_store(store)
     ids = [run.id for run in (*target.list(thread=thread), *target.unfinished()) if run.thread_id == thread]
     if not ids:
         raise ConfigError(f"{target.name} has no run of the thread {thread!r}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -179,6 +180,22 @@ def short_patience() -> float:
     from art_langgraph.client.outages import retry_seconds
 
     return min(retry_seconds(), 5.0)
+
+
+def existing_store(name: str | None) -> TrajectoryStore:
+    """The store of a command that reads runs or changes them: a misspelt `--store` must not make an empty one.
+
+    Args:
+        name: What `--store` names; None: as `TrajectoryStore` has it.
+
+    Raises:
+        ConfigError: There is no such file; or as `TrajectoryStore`.
+    """
+    from art_langgraph.store import TrajectoryStore
+
+    if name is not None and not re.search("://|=", name) and not Path(name).exists():  # an address is no path
+        raise ConfigError(f"{name} does not exist: name the store of the runs by --store or ART_STORE")
+    return TrajectoryStore(name)
 
 
 def why_empty(store: TrajectoryStore, requested_filters: Mapping[str, Any]) -> str:

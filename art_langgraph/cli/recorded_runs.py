@@ -17,6 +17,7 @@ from art_langgraph.cli.options import (
     RunArgument,
     RunFilter,
     StoreOption,
+    existing_store,
     find_trajectory,
     load_function,
     load_object,
@@ -47,9 +48,7 @@ def feedback_command(
 
     Example: art-langgraph feedback tr-4f2a --score 1
     """
-    from art_langgraph.store import TrajectoryStore
-
-    target = TrajectoryStore(store)
+    target = existing_store(store)
     trajectory = find_trajectory(target, run)
     try:
         target.score(trajectory.id, value)
@@ -77,11 +76,9 @@ def score_command(
 
     Example: art-langgraph score --reward my_agent:reward --since 1d
     """
-    from art_langgraph.store import TrajectoryStore
-
     if (reward is None) == (judge_flags.judge is None):
         raise ConfigError("say either --reward module:function or --judge provider/name")
-    query, target = run_filter.query(), TrajectoryStore(store)
+    query, target = run_filter.query(), existing_store(store)
     function: Any = load_function(reward) if reward else None
     everything = target.list(**query)
     if not everything:

@@ -23,6 +23,7 @@ from art_langgraph.cli.options import (
     RewardFilter,
     RunArgument,
     StoreOption,
+    existing_store,
     search_trajectory,
     short_patience,
     unless_missing,
@@ -60,9 +61,8 @@ def list_command(
     Example: art-langgraph trajectories list --graph agent --since 2h --no-error
     """
     from art_langgraph.cli.run_tree import facts
-    from art_langgraph.store import TrajectoryStore
 
-    query, target = run_filter.query(), TrajectoryStore(store)
+    query, target = run_filter.query(), existing_store(store)
     runs = target.list(limit=limit, **query)
     if as_json:
         print_json([facts(trajectory) for trajectory in runs])
@@ -119,14 +119,13 @@ def export_command(
     are kept for 30 days). A file with tokens goes to another server with the same base model: set ART_BASE_URL to it
     and run `art-langgraph trajectories import FILE` there.
     """
-    from art_langgraph.store import TrajectoryStore
     from trainer_server.common.jsonl import write_jsonl
 
     if file.suffix not in (".jsonl", ".parquet"):
         raise ConfigError(f"{file}: the name must end in .jsonl or .parquet")
     if file.suffix == ".parquet" and (with_tokens or format):
         raise ConfigError(f"{file}: --with-tokens and --format write .jsonl")
-    query, target = run_filter.query(), TrajectoryStore(store)
+    query, target = run_filter.query(), existing_store(store)
     runs = target.list(**query)[::-1]
     if not runs:
         print(why_empty(target, query), file=sys.stderr)
@@ -220,10 +219,8 @@ def stats_command(
     store: StoreOption = None,
 ) -> None:
     """Count runs, errors, rewards and calls, by graph."""
-    from art_langgraph.store import TrajectoryStore
-
     by_graph: dict[str, list[Trajectory]] = {}
-    query, target = run_filter.query(), TrajectoryStore(store)
+    query, target = run_filter.query(), existing_store(store)
     for trajectory in target.list(**query):
         by_graph.setdefault(trajectory.graph_id or "", []).append(trajectory)
     rows = [{"graph": name, **_statistics(runs)} for name, runs in by_graph.items()]
@@ -255,9 +252,8 @@ def dead_groups_command(
     Example: art-langgraph trajectories dead-groups --policy agent --since 1d
     """
     from art_langgraph.loop.sampling.dead_groups import dead_groups, groups_by_version
-    from art_langgraph.store import TrajectoryStore
 
-    target = TrajectoryStore(store)
+    target = existing_store(store)
     groups = groups_by_version(target.list(**run_filter.query()), policy)
     if not groups:
         raise ConfigError(
@@ -374,9 +370,8 @@ def show_command(
     from art_langgraph.cli.run_tree import as_json as tree_json
     from art_langgraph.cli.run_tree import facts, tree
     from art_langgraph.cli.run_tree import messages as lines
-    from art_langgraph.store import TrajectoryStore
 
-    trajectory, rows, drift = asyncio.run(_read_run(TrajectoryStore(store), run))
+    trajectory, rows, drift = asyncio.run(_read_run(existing_store(store), run))
     items = _run_items(trajectory, rows)
     if as_json:
         more = {

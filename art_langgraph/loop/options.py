@@ -59,11 +59,43 @@ class LoopOptions(SizeOptions):
             (`StepRecord.tuning`). What steps learn from is not changed.
     """
 
-    evaluate_every: int | None = field(default=None, metadata={"min": 1})
-    keep_best: bool = False
-    run: str = ""
-    max_concurrency: int | None = field(default=None, metadata={"min": 1})
-    tune: bool = False
+    evaluate_every: int | None = field(
+        default=None,
+        metadata={
+            "min": 1,
+            "help": "Steps between two further evaluations on the held-out scenarios. Default: none but before the "
+            "first and after the last step.",
+        },
+    )
+    keep_best: bool = field(
+        default=False,
+        metadata={
+            "help": "Promote the version with the highest held-out success at the end: the policy's name means it. It "
+            "is never deleted. Versions that were the best before, or are promoted, are measured too."
+        },
+    )
+    run: str = field(
+        default="",
+        metadata={
+            "help": "Name of the training run. The same command continues it: a step that the server accepted before a "
+            "crash is not taken again; one that failed there, or was cancelled, is."
+        },
+    )
+    max_concurrency: int | None = field(
+        default=None,
+        metadata={
+            "min": 1,
+            "help": "Runs at once, all together. Default: as many requests as the server's engines compute at once, or "
+            "32 where they do not say.",
+        },
+    )
+    tune: bool = field(
+        default=False,
+        metadata={
+            "help": "The first steps try how many runs at once make groups fastest, up to --max-concurrency. The rest "
+            "of the run, and one that continues it by --run, takes the best. What steps learn from is not changed."
+        },
+    )
 
 
 def keywords_of(

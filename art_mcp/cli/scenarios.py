@@ -56,9 +56,11 @@ def scenarios_command(
     Each task is written when it is kept: if this is interrupted or killed, the file has what there is by then.
     """
     from art_mcp.scenarios.coverage import coverage_json, coverage_warning
+    from art_mcp.scenarios.generate import ScenarioOptions, generate_scenarios
     from art_mcp.scenarios.scenario_set import ScenarioSet
 
     keywords = connection.keywords()
+    ScenarioOptions(server, n, **generation.keywords()).check()  # before the server is started
     if output.exists():
         raise ConfigError(f"{output} exists, and would be overwritten: name another file with --output, or delete it")
     count = 0
@@ -78,7 +80,6 @@ def scenarios_command(
 
     async def run() -> ScenarioSet:
         from art_mcp.client.connect import connect
-        from art_mcp.scenarios.generate import generate_scenarios
 
         async with connect(server, **keywords) as live:
             progress = sys.stderr.isatty()

@@ -86,12 +86,14 @@ class ScenarioOptions(WritingOptions, WorldOptions):
     def check(self) -> None:
         """Raises ConfigError if one of them is out of its range."""
         low, high = self.difficulty
-        sizes = (self.n is None or self.n >= 1) and (self.seconds is None or self.seconds > 0)
-        if not (sizes and 0 <= self.held_out < 1) or not 1 <= low <= high <= 5:
-            raise ConfigError(
-                f"n={self.n}, difficulty={self.difficulty}, held_out={self.held_out}, seconds={self.seconds}: expected "
-                "n ≥ 1, 1 ≤ low ≤ high ≤ 5, a share from 0 to 1, seconds > 0"
-            )
+        if self.n is not None and self.n < 1:
+            raise ConfigError(f"n={self.n}: at least one scenario must be asked for")
+        if self.seconds is not None and not self.seconds > 0:
+            raise ConfigError(f"seconds={self.seconds}: the time must be above 0")
+        if not 0 <= self.held_out < 1:
+            raise ConfigError(f"held_out={self.held_out}: the share of held-out scenarios is from 0 to less than 1")
+        if not 1 <= low <= high <= 5:
+            raise ConfigError(f"difficulty={low}, {high}: give the least and the greatest, from 1 to 5, as in 2 4")
 
 
 async def default_seconds(server: Server) -> float:

@@ -141,6 +141,13 @@ def test_where_there_is_no_run_a_command_says_what_writes_them(
     assert "fits" not in art(*command.split()).output
 
 
+@pytest.mark.parametrize("command", [*EMPTY, "trajectories show tr-1", "trajectories prune --keep-days 1 --yes"])
+def test_a_store_that_does_not_exist_is_not_made_by_a_query(command: str, tmp_path: Path) -> None:
+    refusal = art(*command.split(), "--store", str(tmp_path / "runs.sqlite")).exception
+    assert "runs.sqlite does not exist: name the store" in str(refusal)
+    assert not list(tmp_path.iterdir())
+
+
 def test_the_beginning_of_an_id_names_a_run(store: TrajectoryStore) -> None:
     store.add(recorded("tr-aa1", run_id="0198-x"))
     store.add(recorded("tr-aa", run_id="0199-y"))
