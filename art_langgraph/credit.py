@@ -127,7 +127,7 @@ def check_advantages(groups: Sequence[TrajectoryGroup], advantages: Mapping[str,
                 part = f"{place}, {key!r}" if key else place
                 try:
                     wrong = reward_problem(float(value), "advantage")
-                except (TypeError, ValueError):
+                except (TypeError, ValueError, OverflowError):
                     wrong = f"the advantage is {value!r:.80}, no number"
                 if wrong:
                     raise ConfigError(f"{part}: {wrong}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -54,6 +55,10 @@ _NO_OBJECT = "the arguments are no JSON object"
 _NAMESPACE = ["langchain", "schema", "messages"]
 
 
+ADDRESS = re.compile(r" at 0x[0-9A-Fa-f]+")
+"""In the text of an object that has no better one, such as a function: it differs between processes."""
+
+
 def plain(value: Any) -> Any:
     """JSON-safe form of a graph's state.
 
@@ -62,14 +67,14 @@ def plain(value: Any) -> Any:
 
     Returns:
         Messages in the form that `langchain_core.load` reads, other pydantic models as dicts, tuples and sets as lists,
-        infinite numbers and unknown objects as text.
+        infinite numbers and unknown objects as text, which is the same in every process.
     """
     if isinstance(value, BaseMessage):
         return _dump_message(value)
     if isinstance(value, BaseModel):
         return {key: plain(getattr(value, key)) for key in type(value).model_fields}
     if isinstance(value, dict):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {key if isinstance(key, str) else ADDRESS.sub("", str(key)): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
     if isinstance(value, (set, frozenset)):
@@ -78,7 +83,7 @@ def plain(value: Any) -> Any:
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
-    return repr(value)
+    return ADDRESS.sub("", repr(value))
 
 
 def map_texts(value: Any, change: Callable[[str], str], *, keys: bool = False) -> Any:

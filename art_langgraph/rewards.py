@@ -56,13 +56,15 @@ async def score(trajectory: Trajectory, reward: RewardFunction) -> None:
             value = await value
         parts = {str(k): _number(v) for k, v in value.items()} if isinstance(value, Mapping) else {}
         total = math.fsum(parts.values()) if isinstance(value, Mapping) else 0.0 if value is None else _number(value)
-        own = [float(call.reward) for call in trajectory.completions if call.reward is not None]
+        own = {at: float(call.reward) for at, call in enumerate(trajectory.completions) if call.reward is not None}
     except Exception as error:  # the user's code, at the edge of a run: recorded, and the run is kept
         _remove_rewards(trajectory, f"{type(error).__name__}: {error}{_where(error)}")
         return
-    if wrong := next(filter(None, map(reward_problem, [total, *parts.values(), *own])), None):
+    if wrong := next(filter(None, map(reward_problem, [total, *parts.values(), *own.values()])), None):
         _remove_rewards(trajectory, wrong)
         return
+    for at, reward_of_call in own.items():
+        trajectory.completions[at].reward = reward_of_call
     if value is None:
         trajectory.reward_error = None if own else UNDECIDED
         return

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 import time
 import uuid
 from collections.abc import Iterable, Mapping
@@ -21,9 +20,6 @@ from trainer_server.wire import ConfigError, VersionRef
 from trainer_server.wire.rollouts import Place as Place
 from trainer_server.wire.rollouts import RunFacts, TraceCall, TraceTool
 
-_ADDRESS = re.compile(r" at 0x[0-9A-Fa-f]+")
-"""In the text of an object that has no better one, such as a function: it differs between processes."""
-
 
 def scenario_id(input: Any, metadata: Mapping[str, Any] | None = None) -> str:
     """The id of a scenario without one of its own: a digest, the same in every process.
@@ -33,8 +29,7 @@ def scenario_id(input: Any, metadata: Mapping[str, Any] | None = None) -> str:
         metadata: Its metadata.
     """
     task = [plain(input), plain(dict(metadata))] if metadata else plain(input)
-    text = _ADDRESS.sub("", json.dumps(task, sort_keys=True))
-    return f"sc-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+    return f"sc-{hashlib.sha256(json.dumps(task, sort_keys=True).encode()).hexdigest()[:12]}"
 
 
 class Scenario(BaseModel):
@@ -71,7 +66,7 @@ class Scenario(BaseModel):
         if isinstance(task, Scenario):
             return task
         if isinstance(task, dict) and {"id", "input"} <= task.keys() <= {"id", "input", "metadata"}:
-            return cls(**{**task, "id": str(task["id"])})
+            return cls(**{**task, "id": "" if task["id"] is None else str(task["id"])})
         return cls(input=task)
 
     @classmethod

@@ -41,7 +41,7 @@ class StoredRuns:
 
     def __init__(self, store: TrajectoryStore) -> None:
         self.store = store
-        self._read: tuple[tuple[int, ...], float, list[Trajectory]] = ((), 0.0, [])
+        self._read: tuple[tuple[int | str | None, ...], float, list[Trajectory]] = ((), 0.0, [])
         """What the store was when it was read, since when, and the runs."""
 
     async def runs(self, since: float) -> Sequence[Trajectory]:

@@ -10,7 +10,8 @@ _ALIKE = 0.8
 
 
 class DistinctTexts:
-    """A set of texts. Two texts are alike when they have the same numbers and nearly the same letters.
+    """A set of texts. Two texts are alike when they have the same numbers, the same signs between them, and nearly the same
+    letters.
 
     Args:
         texts: The first texts.
@@ -24,7 +25,8 @@ class DistinctTexts:
     def add(self, text: str) -> bool:
         """Adds a text, unless a text like it is there. Returns whether it was added."""
         plain = " ".join(re.findall(r"\w+", text.casefold()))
-        numbers = tuple(re.findall(r"\d+", plain))  # "17 + 5" and "18 + 5" are different tasks
+        # "17 + 5", "18 + 5" and "17 * 5" are different tasks.
+        numbers = tuple(re.findall(r"\d+|(?<=\d) ?[-+*/^%<>=×÷] ?(?=\d)", " ".join(text.split())))
         pieces = frozenset(plain[at : at + 3] for at in range(max(len(plain) - 2, 1)))
         others = self._pieces.setdefault(numbers, [])
         if any(len(pieces & other) >= _ALIKE * len(pieces | other) for other in others):

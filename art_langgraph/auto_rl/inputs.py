@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import random
 from collections.abc import Sequence
@@ -17,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 
 from art_langgraph.auto_rl.duplicates import DistinctTexts
 from art_langgraph.llm.llm import LLM
-from art_langgraph.loop.rollout import Graph
+from art_langgraph.loop.rollout import Graph, run_all
 from art_langgraph.messages import normalised_input, plain
 from art_langgraph.progress import progress_bar
 from art_langgraph.trajectory import Scenario
@@ -102,7 +101,7 @@ async def invent(
                 prompt = _prompt(task, _LEVELS[(at + result.rounds) % len(_LEVELS)], schema, instructions)
                 others = rng.sample(texts, min(_MOST_EXAMPLES, len(texts)))
                 calls.append(_request_inputs(llm, prompt, others, schema, sample=rng.randrange(2**32)))
-            for answer in await asyncio.gather(*calls):
+            for answer in await run_all(calls):
                 for value in answer:
                     if not distinct.add(_text(value)):
                         result.repeat_count += 1

@@ -3,6 +3,7 @@ them."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -99,6 +100,8 @@ def prune_command(
     """
     if keep_days is None and keep_gib is None:
         raise ConfigError("trajectories prune: give --keep-days, --keep-gib, or both")
+    if not all(math.isfinite(number or 0.0) for number in (keep_days, keep_gib)):
+        raise ConfigError(f"--keep-days {keep_days}, --keep-gib {keep_gib}: a number must be finite")
     target = existing_store(store)
     with only_json(as_json) as answer:
         _confirm(f"old runs in {target.name}", yes)
@@ -142,14 +145,12 @@ def delete_policy_command(
 
     Example: art-langgraph policies delete agent-old
     """
-    from art_langgraph.store import TrajectoryStore
-
+    target = existing_store(store)
     with only_json(as_json) as answer:
         if not yes:  # before the question: there is nothing to confirm where there is no such policy
             ask_server(lambda trainer: trainer.policy(name))
         _confirm(f"the policy {name} with all its versions, jobs and runs", yes)
         erasure = ask_server(lambda trainer: trainer.delete_policy(name))
-        target = TrajectoryStore(store)
         count = target.delete([run.id for run in target if name in run.versions])
         print(f"{name}: {erasure.versions} versions deleted, and {count} runs in {target.name}")
         _print_counts(erasure)

@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from pydantic import ValidationError
 
-from art_langgraph.cli.options import JudgeFlags, NodeFlags, RunFilter, StoreOption, load_function, load_object
+from art_langgraph.cli.options import (
+    JudgeFlags,
+    NodeFlags,
+    RunFilter,
+    StoreOption,
+    existing_store,
+    load_function,
+    load_object,
+)
 from art_langgraph.cli.printing import only_json
 from art_langgraph.cli.recorded_runs import (
     RecordedStep,
@@ -291,7 +299,8 @@ def train_command(
     elif source.replay and not (agent.graph_object and (agent.reward or agent.judge)):
         raise ConfigError("--replay needs --graph-object module:graph, and --reward module:function or --judge")
     with only_json(as_json) as notify:
-        recorded_step = RecordedStep(policy, TrajectoryStore(store), config, step.node, source.again, notify)
+        runs_store = TrajectoryStore(store) if source.from_ledger else existing_store(store)
+        recorded_step = RecordedStep(policy, runs_store, config, step.node, source.again, notify)
         if source.from_ledger:
             asyncio.run(from_rewarded_rollouts(recorded_step, run_filter.moment()))
         else:

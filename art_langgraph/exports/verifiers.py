@@ -7,6 +7,7 @@ a path are the prompt and the sampled tokens of the path's last answer.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -50,7 +51,7 @@ def verifiers_episodes(run: Trajectory, rows: Rows) -> Iterator[dict[str, Any]]:
                 "nodes": graph.nodes,
                 "calls": graph.calls,
                 "rewards": {} if run.reward is None else {"reward": {"score": run.reward, "weight": 1.0}},
-                "metrics": {name: float(value) for name, value in run.metrics.items()},
+                "metrics": {name: float(value) for name, value in run.metrics.items() if math.isfinite(value)},
                 "info": {"graph": run.graph_id, "metadata": run.metadata},
                 "is_completed": True,
                 "ok": run.error is None,

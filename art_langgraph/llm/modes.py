@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
@@ -61,14 +60,28 @@ def parse(text: str, answer: type[T]) -> T:
     try:
         return _only(text, answer)
     except ValidationError as error:
-        inner = re.sub(r"<think>.*?</think>", "", text, flags=re.DOTALL)
-        inner = inner[inner.find("{") : inner.rfind("}") + 1]
-        if not inner or inner == text:
-            raise ValueError(_reasons(error)) from None
-    try:
-        return _only(inner, answer)
-    except ValidationError as error:
-        raise ValueError(_reasons(error)) from None
+        reasons = _reasons(error)
+    for inner in reversed(_objects(text.rpartition("</think>")[2])):
+        try:
+            return _only(inner, answer)
+        except ValidationError as error:
+            reasons = _reasons(error)
+    raise ValueError(reasons)
+
+
+def _objects(text: str) -> list[str]:
+    """The JSON objects in a text, in their order, without those inside others; from its first brace to its last, where
+    none can be read."""
+    objects, at, decoder = list[str](), text.find("{"), json.JSONDecoder()
+    first = at
+    while at >= 0:
+        try:
+            _, end = decoder.raw_decode(text, at)
+            objects.append(text[at:end])
+        except (ValueError, RecursionError):
+            end = at + 1
+        at = text.find("{", end)
+    return objects or [text[first : text.rfind("}") + 1]] if first >= 0 else []
 
 
 def _only(text: str, answer: type[T]) -> T:

@@ -10,7 +10,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeVar
 
-from art_langgraph.loop.failures import TEXT_CALLS, broke_off, check_rewards, runs_of, text_calls_of, versions_of
+from art_langgraph.loop.failures import (
+    TEXT_CALLS,
+    RolloutsFailed,
+    broke_off,
+    check_rewards,
+    runs_of,
+    text_calls_of,
+    versions_of,
+)
 from art_langgraph.loop.graphs import Graph, GraphSource
 from art_langgraph.loop.options import keywords_of, values_of
 from art_langgraph.loop.repeats import Answer, Repeats, ScenarioOutcome, Vote, final_answer
@@ -260,7 +268,11 @@ class Evaluation:
             for fact in dict.fromkeys(key(trajectory.scenario)):
                 counts[fact] += 1
                 successes[fact] += self.succeeded(trajectory)
-        return {fact: (successes[fact], counts[fact]) for fact in sorted(counts)}
+        try:
+            order = sorted(counts)
+        except TypeError:  # facts of several types
+            order = sorted(counts, key=repr)
+        return {fact: (successes[fact], counts[fact]) for fact in order}
 
     def mean_of(self, part: Callable[[Trajectory], float]) -> float | None:
         """Mean of a number: a part of the reward, seconds, tool calls.
@@ -403,4 +415,9 @@ async def evaluate(options: EvaluateArguments) -> Evaluation:
     evaluation = Evaluation(runs_of(groups), options.version, options.success, options.answer)
     if options.reward is not None and not evaluation.scored:
         check_rewards(groups)
+        raise RolloutsFailed(
+            f"{len(evaluation.trajectories)} of {len(evaluation.trajectories)} runs have rewards of completions alone, "
+            "and none that tells whether it succeeded: let the reward function return the run's reward too",
+            trajectories=evaluation.trajectories,
+        )
     return evaluation

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import logging
 from collections import Counter
@@ -11,7 +10,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from art_langgraph.client.client import TrainerClient
-from art_langgraph.loop.rollout import Concurrency, limit_of
+from art_langgraph.loop.rollout import Concurrency, limit_of, run_all
 from art_langgraph.rewards import GroupReward, score_group
 from art_langgraph.trajectory import Scenario, Trajectory, TrajectoryGroup
 from trainer_server.wire import ConfigError
@@ -170,7 +169,7 @@ async def rescue(
         if (hint := await _hint(hints, group)) is None:
             return
         outcome.counts.hinted += 1
-        runs = list(await asyncio.gather(*(run_limited(group.scenario, hint) for _ in range(hints.runs))))
+        runs = await run_all(run_limited(group.scenario, hint) for _ in range(hints.runs))
         if group_reward is not None:
             copies = [trajectory.model_copy(deep=True) for trajectory in group.trajectories]
             beside = TrajectoryGroup(scenario=group.scenario, trajectories=[*runs, *copies])
@@ -192,7 +191,7 @@ async def rescue(
 
     failures = [group for group in groups if hints.failed(group)]
     outcome.counts.failed = len(failures)
-    await asyncio.gather(*map(rescue_group, failures))
+    await run_all(map(rescue_group, failures))
     if outcome.counts.ignored:
         log.warning(
             "%d of %d hinted runs never read their hint, since the trainer server could not tell that their requests "

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.types import Command
@@ -32,6 +32,8 @@ from art_langgraph.trajectory import Scenario, Trajectory, TrajectoryGroup
 from trainer_server.common import Connection, gen_ai, tracing
 from trainer_server.common.extensions import load
 from trainer_server.wire import ConfigError, VersionRef
+
+T = TypeVar("T")
 
 log = logging.getLogger("art_langgraph")
 
@@ -318,9 +320,8 @@ async def run_groups(
             return trajectory
 
         async def run_group(scenario: Scenario) -> TrajectoryGroup:
-            async with asyncio.TaskGroup() as tasks:
-                runs = [tasks.create_task(run_limited(scenario)) for _ in range(n)]
-            group = TrajectoryGroup(scenario=scenario, trajectories=[task.result() for task in runs])
+            runs = await run_all(run_limited(scenario) for _ in range(n))
+            group = TrajectoryGroup(scenario=scenario, trajectories=runs)
             if group_reward is None or judging is None:
                 return group
             group = await score_group(group, group_reward)
@@ -333,12 +334,7 @@ async def run_groups(
             bar.advance(judging)
             return group
 
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                groups = [tasks.create_task(run_group(scenario)) for scenario in scenarios]
-        except ExceptionGroup as errors:
-            raise _first(errors) from None
-    return [task.result() for task in groups]
+        return await run_all(run_group(scenario) for scenario in scenarios)
 
 
 def executor_of(executor: Executor | ExecutorName) -> Executor:
@@ -384,8 +380,11 @@ def limit_of(max_concurrency: Concurrency) -> asyncio.Semaphore:
     return asyncio.Semaphore(max_concurrency)
 
 
-def _first(error: Exception) -> Exception:
-    """The error that ended a group of tasks. The other tasks were cancelled because of it."""
-    while isinstance(error, ExceptionGroup):
-        error = error.exceptions[0]
-    return error
+async def run_all(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """What some calls return, in their order. They run at once; the first error cancels the others, and is raised."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(call) for call in calls]
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    return [task.result() for task in tasks]

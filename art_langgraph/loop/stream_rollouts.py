@@ -198,7 +198,7 @@ class StreamRollouts(StepRollouts):
         options = self._options
         draw, place, scenario = self._next_scenario()
         name = (
-            f"{options.run}/{draw}.{place}/{uuid.uuid4().hex[:8]}"
+            f"{self._prefix}{draw}.{place}/{uuid.uuid4().hex[:8]}"
             if options.run and options.store is not None
             else None
         )
@@ -321,7 +321,7 @@ class StreamRollouts(StepRollouts):
             by_name[run.group or ""].append(run)
         result = []
         for name, runs in by_name.items():
-            place = re.fullmatch(rf"{re.escape(options.run)}/(\d+)\.(\d+)/[0-9a-f]+", name)
+            place = re.fullmatch(rf"{re.escape(self._prefix)}(\d+)\.(\d+)/[0-9a-f]+", name)
             if place is None or not self._complete(runs):
                 continue
             self._places.add((int(place[1]), int(place[2])))
@@ -331,6 +331,11 @@ class StreamRollouts(StepRollouts):
         if result:
             log.info("%d groups of %r were complete and in no step: they go on", len(result), options.run)
         return result
+
+    @property
+    def _prefix(self) -> str:
+        """How the names of this training's groups begin. Another policy may have a training run of the same name."""
+        return f"{self._options.run}/{self._options.policy}/"
 
     def _complete(self, runs: Sequence[Trajectory]) -> bool:
         """Whether a stored group has all its runs, and their common scores where they are scored together."""

@@ -273,12 +273,17 @@ class TrajectoryStore:
             row = db.execute("SELECT record FROM begun WHERE id = ?", (trajectory_id,)).fetchone()
             return read_unfinished(db, row[0]) if row else None
 
-    def revision(self) -> tuple[int, ...]:
-        """Numbers that differ whenever a run or a score was added. Cheap: nothing is parsed."""
-        tables = ("trajectories", "scores", "resumed")
-        query = f"SELECT {', '.join(f'(SELECT coalesce(max(rowid), 0) FROM {table})' for table in tables)}"
+    def revision(self) -> tuple[int | str | None, ...]:
+        """What differs whenever a run or a score was added. Cheap: nothing is parsed."""
+        # The last id too: SQLite gives the number of a row that was deleted to the next one.
+        tables = {"trajectories": "id", "scores": "trajectory", "resumed": "trajectory"}
+        last = [
+            f"(SELECT {column} FROM {table} ORDER BY rowid DESC LIMIT 1)"
+            for table, key in tables.items()
+            for column in ("rowid", key)
+        ]
         with self.database.connect() as db:
-            return tuple(db.execute(query).fetchone())
+            return tuple(db.execute(f"SELECT {', '.join(last)}").fetchone())
 
     def rewards(self, trajectory_ids: Sequence[str]) -> dict[str, float | None]:
         """The rewards of those of these runs that the store has, finished ones. None: such a run has no reward.

@@ -127,7 +127,7 @@ def _trajectory_of(record: Mapping[str, Any]) -> dict[str, Any] | None:
         tools = {run["message_index"]: run.get("tools") for run in runs}
     else:
         return None
-    answers = [at for at, message in enumerate(messages) if message["role"] in ("ai", "assistant")]
+    answers = [at for at, message in enumerate(messages) if message["role"] in ("ai", "assistant", "model")]
     return {"messages": messages, "answer_tools": [tools.get(at) for at in answers], "metadata": metadata}
 
 
@@ -165,10 +165,12 @@ def _trajectory(record: Mapping[str, Any], repeat_lines: list[int]) -> ForeignRu
 
 def _score(foreign: ForeignRun, root: Run, runs: Iterable[Run], feedback: Sequence[FeedbackBase]) -> None:
     """Gives a run its feedback. That of the root counts before that of a run inside it."""
-    for item in sorted(feedback, key=lambda item: item.run_id != root.id):
-        score = item.score if item.score is not None else item.value
-        if isinstance(score, (bool, int, float)) and (item.run_id == root.id or item.key not in foreign.scores):
-            foreign.scores[item.key].append(float(score))
+    scores = [(item, item.score if item.score is not None else item.value) for item in feedback]
+    numbers = [(item, float(score)) for item, score in scores if isinstance(score, (bool, int, float))]
+    of_root = {item.key for item, _ in numbers if item.run_id == root.id}
+    for item, number in numbers:
+        if item.run_id == root.id or item.key not in of_root:
+            foreign.scores[item.key].append(number)
     if not feedback:
         for run in (root, *runs):
             for name, stats in (run.feedback_stats or {}).items():

@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 import statistics
+import time
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from art_langgraph.traces.messages import as_text, is_repr, parse_json
 from art_langgraph.traces.problems import Unreadable
 from art_langgraph.trajectory import CompletionCall, Scenario, ToolCall, Trajectory, scenario_id
 from trainer_server.common.jsonl import explain
-from trainer_server.wire import Conversation
+from trainer_server.wire import Conversation, reward_problem
 
 Messages = list[dict[str, Any]]
 _NOTHING = Unreadable(
@@ -103,14 +104,15 @@ class ForeignRun:
             Unreadable: The run has several, and none was named.
         """
         metrics = self.metrics
-        if feedback is not None:
-            return metrics.get(feedback)
-        if len(metrics) > 1:
+        if feedback is None and len(metrics) > 1:
             raise Unreadable(
                 "runs with several kinds of feedback, which get no reward",
                 f"name one by --feedback NAME: {', '.join(sorted(metrics))}",
             )
-        return next(iter(metrics.values()), None)
+        reward = next(iter(metrics.values()), None) if feedback is None else metrics.get(feedback)
+        if reward is not None and (problem := reward_problem(reward)):
+            raise Unreadable("runs whose feedback cannot be a reward, which get none", problem)
+        return reward
 
     @property
     def lacks_tools(self) -> bool:
@@ -204,7 +206,7 @@ class ForeignRun:
             thread_id=self.thread_id,
             run_id=self.run_id,
             metadata=plain(self.metadata),
-            started=self.start_time or 0.0,
+            started=self.start_time or time.time(),  # else `prune --keep-days` would delete it
             seconds=self.seconds,
         )
 

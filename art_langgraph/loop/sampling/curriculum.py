@@ -45,7 +45,8 @@ def stored_groups(
         since: When the policy was created, as Unix time. Earlier runs are of another policy of its name.
     """
     ids = [scenario.id for scenario in scenarios]
-    runs = [run for run in store.list(scenario=ids, since=since) if policy in run.versions]
+    every = store.list(scenario=ids, since=since)  # those that raised before the policy answered, too
+    runs = [run for run in every if policy in run.versions or not run.completions]
     return at_temperature(TrajectoryGroup.by_scenario(runs), temperature)
 
 
