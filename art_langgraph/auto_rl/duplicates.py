@@ -10,7 +10,7 @@ _ALIKE = 0.8
 
 
 class DistinctTexts:
-    """A set of texts. Two texts are alike when they have the same numbers, the same signs between them, and nearly the same
+    """A set of texts. Two texts are alike when they have the same numbers and signs between them, and nearly the same
     letters.
 
     Args:
