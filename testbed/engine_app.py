@@ -237,6 +237,8 @@ def make_app(
             return JSONResponse({"error": {"message": problem, "type": "Bad Request", "code": 400}}, 400)
         if any("unrenderable" in str(message.get("content")) for message in body["messages"]):
             return JSONResponse({"error": {"message": "the template says no", "code": 400}}, 400)
+        if any("unreadable" in str(message.get("content")) for message in body["messages"]):
+            return JSONResponse({"tokens": "many"})
         return JSONResponse({"tokens": _tokens(_render(body["messages"]))})
 
     async def detokenize(request: Request) -> Response:
@@ -478,6 +480,8 @@ async def _stream(
     pace: float,
     interval: int,
 ) -> AsyncIterator[bytes]:
+    head = {**head, "object": "chat.completion.chunk"}
+
     def event(delta: dict[str, Any], at: slice | None, reason: str | None = None, **extra: Any) -> bytes:
         part = {"index": 0, "delta": delta, "finish_reason": reason}
         if at is not None:

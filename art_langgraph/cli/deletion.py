@@ -100,7 +100,7 @@ def prune_command(
     """
     if keep_days is None and keep_gib is None:
         raise ConfigError("trajectories prune: give --keep-days, --keep-gib, or both")
-    if not all(math.isfinite(number or 0.0) for number in (keep_days, keep_gib)):
+    if math.inf in (keep_days, keep_gib):
         raise ConfigError(f"--keep-days {keep_days}, --keep-gib {keep_gib}: a number must be finite")
     target = existing_store(store)
     with only_json(as_json) as answer:

@@ -254,6 +254,7 @@ def test_a_run_of_which_completions_alone_have_rewards_can_have_an_advantage() -
         ([[1.0, float("nan"), None]], "the run 'u' of the group 's': the advantage is nan, not a finite number"),
         ([[1.0, {"planner": float("inf")}, None]], "the run 'u' of the group 's', 'planner': the advantage is inf"),
         ([[1.0, "much", None]], "the run 'u' of the group 's': the advantage is 'much', no number"),
+        ([[1.0, 10**400, None]], "the run 'u' of the group 's': the advantage is 1000"),
         ([[1.0, 1e9, None]], "the run 'u' of the group 's': the advantage is 1e\\+09, beyond"),
         ([[1.0, 0.0, float("nan")]], "the run 'v' of the group 's': the advantage is nan"),
     ],

@@ -76,6 +76,15 @@ async def test_a_new_score_removes_rewards_of_completions_that_it_does_not_give(
     assert (one.scored, one.reward_error) == (False, UNDECIDED)
 
 
+async def test_a_completions_reward_that_is_written_as_a_text_is_a_number() -> None:
+    def reward(trajectory: Trajectory) -> None:
+        trajectory.completions[0].reward = "0.5"  # type: ignore[assignment]
+
+    scored = run(completions=called(None))
+    await score(scored, reward)
+    assert scored.completions[0].reward == 0.5
+
+
 async def test_a_completions_reward_that_is_no_number_is_an_error_of_the_run() -> None:
     def reward(trajectory: Trajectory) -> float:
         trajectory.completions[0].reward = "high"  # type: ignore[assignment]

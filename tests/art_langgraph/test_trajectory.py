@@ -331,6 +331,16 @@ def test_an_id_is_the_same_in_every_process() -> None:
     assert id_with("1") == id_with("2") != ""
 
 
+def test_an_address_in_the_text_of_a_task_is_part_of_it() -> None:
+    texts = [f"Which token is at {address}?" for address in ("0xdAC1", "0xA0b8")]
+    assert len({Scenario(input=text).id for text in texts}) == 2
+
+
+def test_tasks_without_an_id_are_told_apart() -> None:
+    ids = {Scenario.of({"id": None, "input": text}).id for text in ("x", "y")}
+    assert ids == {Scenario(input=text).id for text in ("x", "y")}
+
+
 @pytest.mark.parametrize(("reward", "own", "scored"), [(0.0, None, True), (None, 0.0, True), (None, None, False)])
 def test_a_run_is_scored_by_its_reward_or_that_of_a_completion(
     reward: float | None, own: float | None, scored: bool

@@ -17,10 +17,10 @@ import ipaddress
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from http.cookies import CookieError, SimpleCookie
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
+from starlette.requests import cookie_parser
 
 from trainer_server.server.access.tokens import Keyring, Token
 
@@ -144,8 +144,5 @@ def _own_page(headers: Headers) -> bool:
 
 
 def _cookie(text: str, name: str) -> str:
-    try:
-        cookie = SimpleCookie(text).get(name)
-    except CookieError:
-        return ""
-    return cookie.value if cookie else ""
+    """The value of a cookie; empty: it was not sent. Cookies of other programs on this host may have any form."""
+    return cookie_parser(text).get(name, "")

@@ -200,8 +200,10 @@ class _Call:
                                 raise MalformedAnswer("a part of a tool call came after the end of the answer")
                             if choice.get("finish_reason"):
                                 await writer.finish(choice, answer)
-                                is_finished, chunk["system_fingerprint"] = True, self._attempt.id
+                                is_finished = True
                             writer.clean(choice)
+                        if is_finished:  # on the usage too: clients keep what the last chunk says
+                            chunk["system_fingerprint"] = self._attempt.id
                         token_count = (chunk.get("usage") or {}).get("completion_tokens", token_count)
                         self._stamp(chunk)
                         (end if answer.finish_reason else events).extend(stream.chunk(chunk))

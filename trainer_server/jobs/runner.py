@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
-from trainer_server.engines.base import TeacherLost
+from trainer_server.engines.base import MalformedAnswer, TeacherLost
 from trainer_server.engines.pool import Engines
 from trainer_server.jobs.job_files import JobFile, TrainingOutcome
 from trainer_server.jobs.queue import JobQueue
@@ -24,6 +24,8 @@ _POLL = 0.02
 """Seconds between two reads of the queue while a job is open."""
 _RETRY = 1.0
 """Seconds until an engine that went away is asked again."""
+_MOST_MALFORMED = 3
+"""Answers of an engine that cannot be read, such as one that is too large, until the job fails: others wait for it."""
 
 
 class JobRunner:
@@ -96,7 +98,7 @@ class JobRunner:
 
     async def _prepare(self, job_id: str) -> None:
         """Writes the job's file as soon as an engine is ready. Where it cannot be made, reports the job as failed."""
-        request, start, reason = self._queue.file(job_id).request, time.monotonic(), ""
+        request, start, reason, malformed = self._queue.file(job_id).request, time.monotonic(), "", 0
         while not self._queue.ready(job_id) and self._queue.training_outcome(job_id) is None:
             error_text: str | None = None
             try:
@@ -115,6 +117,13 @@ class JobRunner:
                 else:
                     log.warning("%s waits for its teacher: %s", job_id, error)
                     await asyncio.sleep(_RETRY)
+            except MalformedAnswer as error:
+                malformed += 1
+                if malformed < _MOST_MALFORMED:
+                    await asyncio.sleep(_RETRY)
+                else:
+                    error_text = f"{error}. No version was made"
+                    log.error("%s failed: %s", job_id, error_text)
             except EngineError as error:
                 if reason != (reason := str(error)):  # the same one, try after try, is logged once
                     log.warning("%s waits for the engine: %s", job_id, error)

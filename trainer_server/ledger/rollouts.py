@@ -12,7 +12,7 @@ from trainer_server.ledger.base import RETENTION_DAYS
 from trainer_server.ledger.books import Books, Connection, chunks
 from trainer_server.ledger.commits import delete_in_slices
 from trainer_server.ledger.redaction import Redaction
-from trainer_server.ledger.run_rows import note_reward, note_spec
+from trainer_server.ledger.run_rows import note_reward, note_scenario, note_spec, row_of
 from trainer_server.wire import GivenReward, Reward, RolloutListed, RolloutSpec
 from trainer_server.wire.text import writable
 
@@ -124,12 +124,11 @@ class RolloutRepository:
         with self._lock:
             with self._books.writing() as db:
                 spec = _spec(db, rollout_id)
-                if reward.scenario is not None:
-                    spec = (spec or RolloutSpec()).model_copy(update={"scenario": record.scenario})
                 _touch(db, rollout_id)
-                if spec is not None:
+                if record.scenario is not None:
+                    spec = (spec or RolloutSpec()).model_copy(update={"scenario": record.scenario})
                     db.execute("UPDATE rollouts SET spec = ? WHERE id = ?", (to_json(spec), writable(rollout_id)))
-                    note_spec(db, rollout_id, spec)
+                    note_scenario(db, row_of(db, rollout_id), record.scenario)
                 note_reward(db, rollout_id, record.reward, record.source)
                 db.execute(
                     "INSERT INTO rewards (rollout, record) VALUES (?, ?)", (writable(rollout_id), to_json(record))

@@ -114,11 +114,12 @@ def note_trace(db: Connection, run_id: str, trace: RunTrace, answer: str) -> int
     columns: dict[str, Any] = {
         "trajectory": writable(trace.id),
         "seconds": trace.seconds,
-        "evaluation": int(trace.evaluation),
         "failed": None if trace.error is None else writable(trace.error[:_TEXT]),
         "graph": None if trace.graph_id is None else writable(trace.graph_id),
         "traced": 1,
     }
+    if trace.evaluation:  # a report without it does not end what the registration said
+        columns["evaluation"] = 1
     if trace.reward is not None and math.isfinite(trace.reward):
         columns |= {"reward": trace.reward, "rewarded_by": writable(trace.reward_source or "reward function")}
     change(db, number, **columns)

@@ -430,6 +430,19 @@ def hinted_messages(messages: Any, hint: str) -> Any:
     return [{**first, "content": content}, *messages[1:]]
 
 
+def unhinted_messages(messages: list[dict[str, Any]], hint: str) -> list[dict[str, Any]]:
+    """A conversation without the hint that `hinted_messages` put into it."""
+    first, *rest = messages
+    content, end = first.get("content"), f"\n\n{hint}"
+    if first.get("role") not in ("system", "developer"):
+        return [first, *rest]
+    if content == hint:
+        return rest
+    if isinstance(content, str):
+        return [{**first, "content": content.removesuffix(end)}, *rest]
+    return [{**first, "content": [part for part in content or () if part.get("text") != end]}, *rest]
+
+
 def pinned_version(version: PinnedVersion | None, policy: str) -> VersionRef | None:
     """The version that a rollout asks of a policy; None: any."""
     return version.get(policy) if isinstance(version, dict) else version

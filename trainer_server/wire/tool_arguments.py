@@ -20,7 +20,8 @@ def read_arguments(arguments: object) -> Any:
 
     Returns:
         The object; {} where there are none (None, or a text without a character but white space). What is no object is
-        returned as it is: a value of another kind, or the text itself where it is no JSON or nested too deeply.
+        returned as it is: a value of another kind, or the text itself where it is no JSON (which has no NaN and no
+        infinity) or nested too deeply.
     """
     if arguments is None:
         return {}
@@ -30,7 +31,7 @@ def read_arguments(arguments: object) -> Any:
         return {}
     try:
         read = json.loads(arguments)
-        json.dumps(read)
+        json.dumps(read, allow_nan=False)
     except (ValueError, RecursionError):
         return arguments
     return read

@@ -29,6 +29,8 @@ def numbered(per_answer: int = 8) -> Any:
 
 def test_texts_alike_are_seen_and_other_numbers_are_not_alike() -> None:
     seen = DistinctTexts(["What is the weather in Rome today?"])
+    sums = DistinctTexts()
+    assert [sums.add(f"What is 17 {sign} 5?") for sign in "+-*+"] == [True, True, True, False]
     assert not seen.add("what is the weather in rome, today")
     assert seen.add("Book a taxi to the airport.")
     assert seen.add("What is 17 + 5?")

@@ -117,6 +117,9 @@ def test_a_policy_is_deleted_with_the_runs_here(connected: TrainerServer, tmp_pa
         assert http.post("/api/policies", json={"name": "cli-gone"}).status_code == 201
     store.add(run("a", 1.0, policy="cli-gone"))
     store.add(kept := run("b", 1.0))
+    misspelt = art("policies", "delete", "cli-gone", "--yes", "--store", str(tmp_path / "stor.sqlite"))
+    assert "does not exist" in str(misspelt.exception)
+    assert "cli-gone" in art("policies").stdout
     done = art("policies", "delete", "cli-gone", "--yes", "--json", "--store", str(store.path))
     assert done.exit_code == 0, done.output
     told = json.loads(done.stdout)
@@ -134,6 +137,8 @@ def test_old_runs_are_pruned_by_age_and_by_size(tmp_path: Path) -> None:
         store.add(old.model_copy(update={"started": now - days * 86400, "output": "x" * 50_000}))
     nothing = art("trajectories", "prune", "--yes", "--store", str(store.path))
     assert "give --keep-days, --keep-gib, or both" in str(nothing.exception)
+    endless = art("trajectories", "prune", "--keep-gib", "inf", "--yes", "--store", str(store.path))
+    assert "inf: a number must be finite" in str(endless.exception)
     done = art("trajectories", "prune", "--keep-days", "90", "--yes", "--store", str(store.path))
     assert "2 runs deleted" in done.stdout, done.output
     assert files_with(tmp_path, f"{MARK}-200") == []

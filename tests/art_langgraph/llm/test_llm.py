@@ -97,8 +97,13 @@ async def test_a_schema_with_open_objects_is_not_strict() -> None:
 @however_asked
 @pytest.mark.parametrize(
     "text",
-    [f"```json\n{GOOD}\n```", f"Here you are: {GOOD}. Anything else?", f"<think>{{maybe 4}}</think>{GOOD}"],
-    ids=["fenced", "between words", "after thinking"],
+    [
+        f"```json\n{GOOD}\n```",
+        f"Here you are: {GOOD}. Anything else?",
+        f"<think>{{maybe 4}}</think>{GOOD}",
+        f"I weigh {{accuracy}} first.\n{GOOD}\nIt was {{close}}.",
+    ],
+    ids=["fenced", "between words", "after thinking", "between braces"],
 )
 async def test_json_between_other_words_is_found(make: Make, text: str) -> None:
     with endpoint(text) as at:

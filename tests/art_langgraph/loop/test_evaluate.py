@@ -30,6 +30,7 @@ def test_rates_count_runs_with_a_reward_and_name_the_others() -> None:
     assert found.success_rate == pytest.approx(2 / 3)
     assert found.success_interval == found.interval == pytest.approx(wilson(2, 3))
     assert found.by(lambda scenario: [scenario.metadata["tool"]]) == {"add": (1, 2), "sub": (1, 1)}
+    assert found.by(lambda scenario: [None, scenario.metadata["tool"]]) == {"add": (1, 2), "sub": (1, 1), None: (2, 3)}
     assert found.summary() == {
         "version": 3,
         "n": 3,

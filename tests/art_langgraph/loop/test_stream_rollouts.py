@@ -465,6 +465,7 @@ async def test_a_continued_run_goes_on_with_what_its_first_steps_found(
     assert [record.step for record in records] == list(range(1, 16))
     assert all(record.tuning is None for record in records)
     assert "'mine' was tuned before: max_concurrency=2" in caplog.text
+    assert all(str(run.group).startswith("mine/agent/") for run in store if not run.evaluation), "not another policy's"
     assert most == 2, "runs of the evaluation included"
 
 

@@ -269,7 +269,9 @@ def test_the_revision_changes_with_every_run_and_score(store: TrajectoryStore) -
     for change in (lambda: store.add(one), lambda: store.score(one.id, 1.0), lambda: store.add(run("b"))):
         change()
         revisions.append(store.revision())
-    assert len(set(revisions)) == 4
+    store.delete(["b"])
+    store.add(run("c"))
+    assert len({*revisions, store.revision()}) == 5
 
 
 def test_the_oldest_runs_are_pruned(store: TrajectoryStore) -> None:

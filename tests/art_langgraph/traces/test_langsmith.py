@@ -272,13 +272,15 @@ def test_feedback_of_a_run_inside_counts_for_the_trace_and_that_of_the_root_firs
     given = [
         feedback(child["id"], "correct", True),
         feedback(child["id"], "helpful", 0),
+        feedback(child["id"], "exact", 0),
+        feedback(child["id"], "exact", 1),
         feedback(root["id"], "helpful", 1, trace_id=root["id"]),
         feedback(root["id"], "tone", None, value="kind"),
         feedback(str(uuid.uuid4()), "helpful", 1),
     ]
     (run,), left_out = read(tmp_path, *given[:2], root, *given[2:], child)
-    assert run.metrics == {"correct": 1.0, "helpful": 1.0}
-    assert left_out == ["pieces of feedback for runs that are not in the file (1: line 6); export these runs too"]
+    assert run.metrics == {"correct": 1.0, "helpful": 1.0, "exact": 0.5}
+    assert left_out == ["pieces of feedback for runs that are not in the file (1: line 8); export these runs too"]
 
 
 def test_a_failed_run_has_its_error_and_a_nested_one_its_children(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionStoreMessage
 
 from art_langgraph.traces import ForeignRun, read_runs
-from art_langgraph.traces.problems import Skips
+from art_langgraph.traces.problems import Skips, Unreadable
 from tests.support.runs.foreign_runs import (
     ANSWER,
     ASKED,
@@ -69,6 +70,10 @@ def test_the_preferred_answer_is_imitated(tmp_path: Path) -> None:
     }
     (run,), _ = read(tmp_path, line)
     assert essence(run.demonstrations()[0].messages) == essence([*ASKED, ANSWER])
+    assert abs(run.trajectory(None).started - time.time()) < 600, "else `prune --keep-days` deletes it"
+    run.scores["much"].append(5e6)
+    with pytest.raises(Unreadable, match="feedback cannot be a reward"):
+        run.reward(None)
 
 
 def test_requests_and_answers_of_a_batch_are_joined(tmp_path: Path) -> None:

@@ -138,5 +138,12 @@ def test_an_ipv4_address_counts_by_itself_in_a_socket_that_takes_both(sessions: 
     assert not sessions.too_many("::ffff:10.0.0.2")
 
 
+@pytest.mark.parametrize("other", ['theme={"mode":"dark"}', "a[b]=1", "flag", "=v", "x=a b c", "é=é"])
+def test_cookies_of_other_programs_on_the_host_end_no_login(sessions: Sessions, other: str) -> None:
+    value = login(sessions)
+    for text in (f"{other}; {sessions.cookie}={value}", f"{sessions.cookie}={value}; {other}"):
+        assert sessions.token("GET", "/ui/runs", Headers(raw=[(b"cookie", text.encode("latin-1"))])) is not None
+
+
 def test_servers_on_one_host_have_cookies_of_their_own() -> None:
     assert Sessions(Keyring("one")).cookie != Sessions(Keyring("two")).cookie

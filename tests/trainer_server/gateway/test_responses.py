@@ -123,6 +123,28 @@ async def test_a_response_is_continued_by_its_id(client: AsyncOpenAI, server: Tr
     assert row(server, second.id)["request"]["messages"][0] == {"role": "system", "content": "Two."}
 
 
+@pytest.mark.parametrize("system", [None, "Be short.", [{"type": "input_text", "text": "Be short."}]])
+async def test_a_hint_holds_for_its_own_rollout_alone(client: AsyncOpenAI, server: TrainerServer, system: Any) -> None:
+    """Without it in the ledger's row, an answer that had read it would be trained."""
+    beginning = [] if system is None else [{"role": "system", "content": system}]
+    said: list[Any] = [*beginning, {"role": "user", "content": "say 1"}]
+    with server.http() as http:
+        rollout = f"hint-{type(system).__name__}"
+        assert http.put(f"/api/rollouts/{rollout}", json={"hints": {"agent": "SECRET"}}).is_success
+    at = {"extra_headers": {"X-ART-Rollout": rollout}}
+    first = await client.responses.create(model="agent", input=said, **at)
+    again = await client.responses.create(model="agent", input="say 2", previous_response_id=first.id, **at)
+    other = await client.responses.create(model="agent", input="say 2", previous_response_id=first.id)
+    rows = [row(server, answer.id) for answer in (first, again, other)]
+    assert [str(row["request"]["messages"]).count("SECRET") for row in rows] == [1, 1, 0]
+    assert [row["hint"] for row in rows] == ["SECRET", "SECRET", None]
+    messages = [message for message in rows[2]["request"]["messages"] if message["role"] != "system"]
+    assert [message["content"] for message in messages] == ["say 1", "1", "say 2"]
+    before, after = rows[:2]
+    played = before["prompt_token_ids"] + before["token_ids"]
+    assert after["prompt_token_ids"][: len(played)] == played
+
+
 async def test_an_answer_that_the_ledger_does_not_have_is_not_continued(client: AsyncOpenAI) -> None:
     with pytest.raises(openai.NotFoundError, match="send the whole conversation"):
         await client.responses.create(model="agent", input="x", previous_response_id=f"resp_{'0' * 32}")

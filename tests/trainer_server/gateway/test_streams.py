@@ -54,6 +54,17 @@ def ask(http: httpx.Client, said: str, *, stream: bool) -> tuple[dict[str, Any],
     return got, {name: found[name] for name in ("message", "finish_reason", "token_ids", "status", "untrainable")}
 
 
+def test_the_last_chunk_names_the_completion_with_and_without_usage(http: httpx.Client) -> None:
+    """openai's helpers of streams keep what the last chunk says."""
+    for options in ({}, {"stream_options": {"include_usage": True}}):
+        body = {"model": "agent", "messages": [{"role": "user", "content": "say hi"}], "stream": True, **options}
+        answer = http.post("/v1/chat/completions", json=body)
+        *_, last, done = [line.removeprefix("data: ") for line in answer.text.splitlines() if line]
+        assert done == "[DONE]"
+        assert json.loads(last)["system_fingerprint"] == answer.headers["X-ART-Completion"]
+        assert json.loads(last)["object"] == "chat.completion.chunk"
+
+
 @thorough(25)
 @given(said=SAID.filter(lambda said: len(said) < 900))
 @example(said='call look "soon"')

@@ -246,6 +246,14 @@ def test_rendering_waits_for_an_engine_that_is_away(server: TrainerServer) -> No
     assert server.engine["unready"] == 0
 
 
+def test_an_answer_of_the_engine_that_cannot_be_read_fails_the_job_and_holds_up_no_other(server: TrainerServer) -> None:
+    job = start(server, [{"messages": [said("user", "unreadable"), said("assistant", "ho")]}], "w7")
+    assert job["status"] == "failed"
+    assert "No version was made" in job["error"]
+    fine = {"messages": [said("user", "hi"), said("assistant", "ho")]}
+    assert start(server, [fine], "w7")["status"] == "succeeded"
+
+
 def test_tokenizing_is_not_offered_to_clients(server: TrainerServer) -> None:
     with server.http() as http:
         for path in ("/tokenize", "/detokenize", "/v1/tokenize"):

@@ -46,6 +46,16 @@ def book(books: Books) -> RunRepository:
     return RunRepository(books)
 
 
+def test_an_evaluation_stays_one_whatever_is_reported_later(books: Books, book: RunRepository) -> None:
+    rollouts = RolloutRepository(books)
+    rollouts.register("a", RolloutSpec(evaluation=True))
+    book.trace("a", trace())
+    book.trace("b", trace(id="tr-2", evaluation=True))
+    for rollout in ("a", "b", "c"):
+        rollouts.reward(rollout, Reward(reward=1.0, scenario=RolloutScenario(id="s")), ["agent"])
+    assert rollouts.evaluations(["a", "b", "c"]) == {"a", "b"}
+
+
 def test_completions_of_the_ledger_make_runs(book: RunRepository) -> None:
     book.follow([answered(1), answered(2, version=2), answered(3, rollout=None), answered(4, status="aborted")])
     run = the_run(book)

@@ -35,6 +35,8 @@ FORMS: list[tuple[Any, dict[str, Any] | None]] = [
     ('{"a":1}', {"a": 1}),
     ('"soon"', None),
     ("null", None),
+    ('{"x": NaN}', None),
+    ('{"x": [-1e999]}', None),
     ("[1]", None),
     ('{"text": "He said "hi""}', None),
     (DEEP, None),

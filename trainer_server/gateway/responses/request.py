@@ -26,6 +26,7 @@ from trainer_server.gateway.parameters import VLLM, check_names, handling_of
 from trainer_server.gateway.responses.answer import ResponseBody, ResponseStream
 from trainer_server.wire import Completion
 from trainer_server.wire.completions import CHAT, ledger_id
+from trainer_server.wire.rollouts import unhinted_messages
 
 _REMEDIES = {
     "background": "answers are not kept for later here; send the request without it, and wait for the answer",
@@ -392,7 +393,7 @@ def _continues(body: Mapping[str, Any]) -> str | None:
 
 
 def _add_earlier(items: _Items, earlier: Completion) -> None:
-    """Adds the conversation that led to an answer, and the answer. Its instructions hold for it alone.
+    """Adds the conversation that led to an answer, and the answer. Its instructions and its hint hold for it alone.
 
     Raises:
         APIError: 400, the answer is no turn of a conversation, or a model said half of a character in it.
@@ -400,7 +401,11 @@ def _add_earlier(items: _Items, earlier: Completion) -> None:
     messages = earlier.request.get("messages")
     if not messages or earlier.message is None:
         refuse("previous_response_id", "that answer is no turn of a conversation: send the whole conversation")
-    for message in messages[int(earlier.request.get("instructions") or 0) :]:
+    if instructions := int(earlier.request.get("instructions") or 0):
+        messages = messages[instructions:]  # with the hint, if there was one
+    elif earlier.hint is not None:
+        messages = unhinted_messages(messages, earlier.hint)
+    for message in messages:
         items.messages.append(dict(message))
     items.add_turn(earlier.message, earlier.id.removeprefix(CHAT))
     check_values({"input": items.messages})

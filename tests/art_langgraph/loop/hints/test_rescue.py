@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import Any
 
@@ -156,6 +157,20 @@ async def test_no_hint_runs_nothing(given: Any, caplog: pytest.LogCaptureFixture
     found = await rescue(groups, Hints(hint), run_apart, policy="agent", client=client, max_concurrency=1)
     assert found.counts == HintCounts(failed=1)
     assert ("ValueError: no idea" in caplog.text) == isinstance(given, Exception)
+
+
+async def test_an_error_ends_all_hinted_runs() -> None:
+    async def run(scenario: Scenario, hint: str) -> Trajectory:
+        if scenario.id == "bad":
+            raise ConfigError("wrong")
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    client: Any = None
+    groups = [failed_group(0.0), failed_group(0.0).model_copy(update={"scenario": Scenario(id="bad", input="x")})]
+    with pytest.raises(ConfigError, match="wrong"):
+        await rescue(groups, Hints(lambda *_: HINT), run, policy="agent", client=client, max_concurrency=9)
+    assert len(asyncio.all_tasks()) == 1, "this one"
 
 
 async def test_a_run_that_never_read_its_hint_rescues_nothing(caplog: pytest.LogCaptureFixture) -> None:

@@ -31,15 +31,16 @@ def test_a_step_takes_informative_groups_of_the_newest_version_only(caplog: pyte
 
 def test_the_store_gives_runs_of_the_policy_at_the_temperature_of_training(tmp_path: Path) -> None:
     store = TrajectoryStore(tmp_path / "runs.sqlite")
+    raised = run(A, None, completions=[], error="OSError: before the first call")
     kept = [run(A, 1.0), run(B, 0.0)]
     lost = [
         run(A, 1.0, temperature=1.3), run(A, 1.0, policy="other"), run("elsewhere", 1.0), run(A, 1.0, started=0.5),
     ]  # fmt: skip
-    for one in [*kept, *lost]:
+    for one in [kept[0], raised, kept[1], *lost]:
         store.add(one)
     groups = stored_groups(store, [A, B], "agent", 1.0, since=0.9)
     assert {one.scenario.id: [made.id for made in one.trajectories] for one in groups} == {
-        "a": [kept[0].id], "b": [kept[1].id],
+        "a": [kept[0].id, raised.id], "b": [kept[1].id],
     }  # fmt: skip
 
 
