@@ -228,6 +228,21 @@ async def test_structured_output(
     assert found.output["messages"][-1].text == "value=3"
 
 
+async def test_structured_output_that_is_streamed(make: MakeModel) -> None:
+    """openai's helper keeps of a stream what its last chunk says, which has the usage alone."""
+    model, handler = make(stream_usage=True).with_structured_output(Answer), ARTCallbackHandler()
+
+    async def node(state: MessagesState) -> dict[str, Any]:
+        return {"messages": [("ai", str(await model.ainvoke('say {"value": 3}')))]}
+
+    graph = StateGraph(MessagesState).add_node("n", node).add_edge(START, "n").compile()
+    async for _ in graph.astream({"messages": "x"}, {"callbacks": [handler]}, stream_mode="messages"):
+        pass
+    (call,) = handler.recorder.completions
+    assert (call.trainable, call.version) == (True, 0)
+    assert (call.message or {})["content"] == '{"value": 3}'
+
+
 @pytest.mark.parametrize("mode", ["values", "updates", "messages", "debug", ["updates", "messages"]])
 async def test_streaming_a_graph(make: MakeModel, mode: Any) -> None:
     model, handler = make(), ARTCallbackHandler()
