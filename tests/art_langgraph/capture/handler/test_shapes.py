@@ -228,6 +228,7 @@ async def test_structured_output(
     assert found.output["messages"][-1].text == "value=3"
 
 
+@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")  # LangChain's, of openai's parsed message
 async def test_structured_output_that_is_streamed(make: MakeModel) -> None:
     """openai's helper keeps of a stream what its last chunk says, which has the usage alone."""
     model, handler = make(stream_usage=True).with_structured_output(Answer), ARTCallbackHandler()
