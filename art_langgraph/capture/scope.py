@@ -54,6 +54,7 @@ class Scope:
             the rollout's own base URL.
         refusals: By their bodies, requests of such clients that the trainer server refused.
         reported_ids: Ids of completions whose requests LangChain's callbacks report.
+        places: By id of a completion that another client asked for, where in the graph it was.
         streamed_answers: By id of a completion that another client streamed in this process: whether it read all of the
             answer.
         exits: What is closed when the rollout's graph has ended; None where nobody waits for that end
@@ -78,6 +79,7 @@ class Scope:
     outside: bool = False
     refusals: dict[bytes, CompletionCall] = field(default_factory=dict)
     reported_ids: set[str] = field(default_factory=set)
+    places: dict[str, Place] = field(default_factory=dict)
     streamed_answers: dict[str, bool] = field(default_factory=dict)
     exits: AsyncExitStack | None = None
     routed_agents: set[str] = field(default_factory=set)
@@ -118,6 +120,13 @@ class ScopeSource(Protocol):
     """A callback handler that knows which rollout a run belongs to."""
 
     def scope_of(self, run_id: UUID | None) -> Scope | None: ...
+
+
+@runtime_checkable
+class PlaceSource(Protocol):
+    """A callback handler that knows where in a graph a run is."""
+
+    def place(self, parent: UUID | None, metadata: dict[str, Any]) -> Place: ...
 
 
 _current: ContextVar[Scope | None] = ContextVar("art_rollout", default=None)
@@ -173,6 +182,14 @@ def enclosing_run() -> tuple[UUID | None, dict[str, Any]]:
     if (manager := _enclosing_manager()) is None:
         return None, {}
     return manager.parent_run_id, {**manager.metadata, **(config.get("metadata") or {})}
+
+
+def enclosing_place() -> Place:
+    """Where in a recorded graph this code runs; an empty place outside of any."""
+    run_id, metadata = enclosing_run()
+    manager = _enclosing_manager()
+    sources = [handler for handler in manager.handlers if isinstance(handler, PlaceSource)] if manager else []
+    return sources[0].place(run_id, metadata) if sources else Place()
 
 
 def _enclosing() -> Scope | None:

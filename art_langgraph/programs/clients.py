@@ -21,7 +21,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 from art_langgraph.capture.requests import REPORTED_HEADER
-from art_langgraph.capture.scope import Scope, current
+from art_langgraph.capture.scope import Scope, current, enclosing_place
 from art_langgraph.client.proxies import http_libraries
 from art_langgraph.client.servers import known_servers
 from art_langgraph.client.transport import keep_loops_apart
@@ -150,6 +150,8 @@ def _count(scope: Scope | None, request: Any, answer: Any, *, is_reported: bool)
     scope.outside = True
     if earlier := scope.refusals.pop(_content(request), None):
         earlier.superseded = "retry"
+    if completion:
+        scope.places[completion] = enclosing_place()
     if completion and not answer.is_closed:  # a whole answer has been read by now
         scope.streamed_answers[completion] = False
         _watch(answer, functools.partial(scope.streamed_answers.__setitem__, completion, True))
@@ -175,6 +177,7 @@ def _note_refusal(scope: Scope, request: Any, answer: Any) -> None:
         messages=[message for message in messages if isinstance(message, dict)],
         error=f"refused: {text or answer.text}"[:_WORDS],
         started=time.time(),
+        **dict(enclosing_place()),
     )
     if earlier := scope.refusals.pop(content, None):
         earlier.superseded = "retry"

@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 
+from art_langgraph.attempts import Attempts, remark
 from art_langgraph.capture.scope import Scope
 from art_langgraph.client.api import read_error
 from art_langgraph.client.outages import explain, retry_seconds
@@ -228,7 +229,8 @@ def _add(trajectory: Trajectory, record: Trajectory, scope: Scope) -> None:
             continue
         if not scope.streamed_answers.get(answer, True):
             call.error = call.error or _STREAM_CLOSED
-        missing.append(call)
+        missing.append(call.model_copy(update=dict(scope.places.get(answer, ()))))
+    remark(missing, {}, Attempts(trajectory.nodes).supersessions)
     trajectory.completions = sorted([*trajectory.completions, *missing], key=lambda call: call.started)
     reported_tools = Counter(call.tool_call_id for call in trajectory.tool_calls if call.tool_call_id is not None)
     tools = list(trajectory.tool_calls)

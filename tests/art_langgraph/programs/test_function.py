@@ -16,6 +16,7 @@ import openai
 import pytest
 from langchain_core.runnables import Runnable
 from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.types import RetryPolicy
 
 from art_langgraph import (
     ChatART,
@@ -25,12 +26,14 @@ from art_langgraph import (
     Run,
     Scenario,
     TrainerClient,
+    TrajectoryGroup,
     current_run,
     evaluate,
     gather,
     rollout,
     train,
 )
+from art_langgraph.credit import group_refs
 from tests.support.pages.programs import program
 from tests.support.patience import PATIENCE
 from tests.support.runs.graphs import counting
@@ -38,6 +41,8 @@ from tests.support.servers.trainer_server import TOKEN, TrainerServer
 from trainer_server.wire import ConfigError
 
 pytestmark = pytest.mark.usefixtures("connected")
+
+SAY: Any = [{"role": "user", "content": "say hi"}]
 
 
 async def ask(client: openai.AsyncOpenAI, text: str, **options: Any) -> str:
@@ -60,6 +65,38 @@ def sync_agent(question: str) -> str:
 
 
 @pytest.mark.parametrize("function", [agent, sync_agent, functools.partial(agent), lambda question: agent(question)])
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_a_plain_client_in_a_node_is_recorded_with_its_place(connected: TrainerServer, is_async: bool) -> None:
+    base_url, tries = f"{connected.url}/v1", list[str]()
+
+    def note(answer: Any) -> dict[str, Any]:
+        tries.append(answer.choices[0].message.content)
+        if len(tries) == 1:
+            raise ConnectionError
+        return {"messages": [("ai", tries[-1])]}
+
+    async def node(state: MessagesState) -> dict[str, Any]:
+        async with openai.AsyncOpenAI(base_url=base_url, api_key=TOKEN) as client:
+            return note(await client.chat.completions.create(model="agent", messages=SAY))
+
+    def sync_node(state: MessagesState) -> dict[str, Any]:
+        with openai.OpenAI(base_url=base_url, api_key=TOKEN) as client:
+            return note(client.chat.completions.create(model="agent", messages=SAY))
+
+    policy = RetryPolicy(initial_interval=0.01, jitter=False)
+    inner = StateGraph(MessagesState).add_node("asks", node if is_async else sync_node, retry_policy=policy)
+    graph = StateGraph(MessagesState).add_node("inside", inner.add_edge(START, "asks").compile())
+    run = await rollout(graph.add_edge(START, "inside").compile(), "go", lambda _: 1.0)
+    assert run.error is None
+    first, second = run.completions
+    assert [call.path for call in run.completions] == [["inside", "asks"]] * 2
+    assert (first.superseded, second.superseded) == ("retry", None)
+    assert {call.attempt for call in run.completions} == {node.attempt for node in run.nodes if node.node == "asks"}
+    group = TrajectoryGroup(scenario=run.scenario, trajectories=[run])
+    (reference,) = group_refs([group], policy="agent", nodes=["asks"], retry_credit="drop")
+    assert [trajectory.completions for trajectory in reference.trajectories] == [[second.id]]
+
+
 async def test_a_function_is_an_agent(function: Any) -> None:
     found = await rollout(function, "say hello", lambda t: float(t.final_text == "hello"))
     assert (found.error, found.output, found.reward) == (None, "hello", 1.0)
