@@ -64,7 +64,6 @@ def sync_agent(question: str) -> str:
     return str(answer.choices[0].message.content)
 
 
-@pytest.mark.parametrize("function", [agent, sync_agent, functools.partial(agent), lambda question: agent(question)])
 @pytest.mark.parametrize("is_async", [True, False])
 async def test_a_plain_client_in_a_node_is_recorded_with_its_place(connected: TrainerServer, is_async: bool) -> None:
     base_url, tries = f"{connected.url}/v1", list[str]()
@@ -97,6 +96,7 @@ async def test_a_plain_client_in_a_node_is_recorded_with_its_place(connected: Tr
     assert [trajectory.completions for trajectory in reference.trajectories] == [[second.id]]
 
 
+@pytest.mark.parametrize("function", [agent, sync_agent, functools.partial(agent), lambda question: agent(question)])
 async def test_a_function_is_an_agent(function: Any) -> None:
     found = await rollout(function, "say hello", lambda t: float(t.final_text == "hello"))
     assert (found.error, found.output, found.reward) == (None, "hello", 1.0)
