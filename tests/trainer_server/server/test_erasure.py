@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import httpx
 import pytest
@@ -16,15 +18,41 @@ from tests.support.homes.files import files_with
 from tests.support.homes.jobs import ask, finish
 from tests.support.homes.ledger_rows import row
 from tests.support.homes.versions import publish
+from tests.support.patience import PATIENCE, until
 from tests.support.servers.trainer_server import TrainerServer
 from trainer_server.common import Home
 from trainer_server.ledger.archive import Archive
 from trainer_server.ledger.sqlite import SQLiteLedger
 from trainer_server.server.app import create_app
 from trainer_server.server.config import ServerConfig
+from trainer_server.server.server import Server
 from trainer_server.wire import Completion, PolicySpec
 
 MARK = "zebrafinch"
+
+
+class CountedLock(asyncio.Lock):
+    """Counts who wanted it."""
+
+    count = 0
+
+    async def acquire(self) -> Literal[True]:
+        self.count += 1
+        return await super().acquire()
+
+
+@asynccontextmanager
+async def in_process(home: Path, base_model: Path) -> AsyncIterator[tuple[Server, httpx.AsyncClient]]:
+    """A server with the policy `p`, whose trainer is not started: jobs stay queued."""
+    config = ServerConfig(Home(home), model=str(base_model), engine="tests.support.engines.letters:make")
+    app = create_app(config, "key")
+    server: Server = app.state.server
+    server.store.register(PolicySpec(name="p"), server.identity.base.name, server.fingerprint)
+    publish(server.store, "p", 0)
+    server.names.newest["p"] = 0
+    transport, headers = httpx.ASGITransport(app), {"x-api-key": "key"}
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1", headers=headers) as http:
+        yield server, http
 
 
 def train(http: httpx.Client, policy: str, mark: str, rollouts: list[str]) -> dict[str, Any]:
@@ -193,6 +221,23 @@ def test_an_open_job_keeps_what_it_needs(tmp_path: Path, base_model: Path) -> No
         assert "art-langgraph jobs cancel" in answer.json()["error"]["message"]
     assert server.names.newest == {"p": 0}
     assert "c" in server.ledger.read(["c"])
+
+
+async def test_a_name_is_not_used_again_by_a_request_that_waits_for_the_deletion(
+    tmp_path: Path, base_model: Path
+) -> None:
+    async with in_process(tmp_path, base_model) as (server, http):
+        lock = server.creating["p"] = CountedLock()
+        async with lock:
+            deletion = asyncio.create_task(http.delete("/api/policies/p"))
+            await until(lambda: lock.count == 2)
+            creation = asyncio.create_task(http.post("/api/policies", json={"name": "p", "seed": 7}))
+            await until(lambda: lock.count == 3)
+        async with asyncio.timeout(PATIENCE):
+            assert (await deletion).status_code == 200
+            refused = await creation
+        assert (refused.status_code, refused.json()["error"]["code"]) == (409, "policy_deleted")
+        assert [path.name for path in (Home(tmp_path).policies / "p").iterdir()] == ["deleted.json"]
 
 
 def test_what_a_client_says_of_a_run_decides_no_deletion(tmp_path: Path, base_model: Path) -> None:
