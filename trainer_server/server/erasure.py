@@ -32,7 +32,7 @@ async def erase_runs(server: Server, request: Erase) -> Erased:
         LedgerError: A file could not be changed.
     """
     ledger = _erasing_ledger(server)
-    async with server.erasure:
+    async with server.erasure, server.jobs.acceptance:  # a job that comes meanwhile may need them
         with server.archive.hold_lock():
 
             def matching() -> dict[str, str | None]:
@@ -79,7 +79,8 @@ async def erase_policy(server: Server, name: str) -> Erased:
             for key in versions:
                 await server.slots.forget(key)
                 keys.append(key)
-            _refuse_used(server, name, versions)
+            async with server.jobs.acceptance:  # a job that was checked before the policy was withheld
+                _refuse_used(server, name, versions)
             with server.archive.hold_lock():
                 result, rollouts, completions = await asyncio.to_thread(_erase_policy, server, ledger, name)
             server.gateway.erase(rollouts, completions)
