@@ -290,6 +290,20 @@ async def test_a_deletion_sees_the_warm_start_that_is_being_accepted(
         assert server.names.newest == {"p": 0}
 
 
+async def test_a_policy_stays_while_a_job_of_another_needs_its_completions(tmp_path: Path, base_model: Path) -> None:
+    async with in_process(tmp_path, base_model) as (server, http):
+        server.store.register(PolicySpec(name="q"), server.identity.base.name, server.fingerprint)
+        publish(server.store, "q", 0)
+        await server.ledger.add(row("c").model_copy(update={"policy": "p", "version": 0, "rollout": "ro"}))
+        imitated = {"trajectories": [{"id": "t", "reward": 1.0, "completions": ["c"]}]}
+        job = (await http.post("/api/policies/q/sft", json=imitated)).json()["id"]
+        refused = await http.delete("/api/policies/p")
+        assert (refused.status_code, refused.json()["error"]["code"]) == (409, "job_open")
+        assert f"{job} has not ended" in refused.json()["error"]["message"]
+        assert server.names.newest == {"p": 0}, "it is served as before"
+        assert "c" in server.ledger.read(["c"])
+
+
 async def test_no_job_is_accepted_while_a_run_that_it_may_need_is_deleted(
     tmp_path: Path, base_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
