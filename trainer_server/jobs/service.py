@@ -87,6 +87,7 @@ class JobService:
         process: The trainer process.
         runner: Runs a job.
         retention: Deletes old versions.
+        acceptance: Held while a job is accepted. Whoever holds it sees all jobs in `open`, and no other comes.
     """
 
     def __init__(
@@ -117,7 +118,7 @@ class JobService:
         )
         self._idle_marks = dict[str, float]()
         """`idle_seconds` of the engines at the end of the last step of each policy."""
-        self._accepting = asyncio.Lock()  # a key that is sent twice at the same time makes one job; see JobQueue.accept
+        self.acceptance = asyncio.Lock()  # a key that is sent twice at the same time makes one job; see JobQueue.accept
         self._task = PeriodicTask("the end of jobs", self.end_next)
 
     # --- The life of the service ---
@@ -177,10 +178,14 @@ class JobService:
         """Queues the job that makes a policy's version 0.
 
         Raises:
+            Conflict: The policy that it is a fork of is being deleted.
+            NotFound: That policy was deleted.
             Unprocessable: The specification cannot be written as JSON.
             NotStored: The job could not be written to disk, for example because the disk is full.
         """
-        async with self._accepting:
+        async with self.acceptance:
+            if spec.fork_of:
+                await self._check_policy(spec.fork_of.policy)
             return await self._accept(partial(self.queue.accept, "create", spec.name, spec=spec))
 
     async def train(
@@ -197,12 +202,14 @@ class JobService:
             The new job, or the job that an earlier request with the same idempotency key made.
 
         Raises:
-            Conflict: The key was used for another request.
+            Conflict: The key was used for another request, or the policy is not served.
+            NotFound: The policy was deleted.
             Unprocessable: The request holds a value that JSON cannot express, a reward is too large, or its loss or its
                 teacher is unknown.
             NotStored: The job could not be written to disk, for example because the disk is full.
         """
-        async with self._accepting:
+        async with self.acceptance:
+            await self._check_policy(policy)
             if job := await self._find_earlier_job(policy, request):
                 return job
             if isinstance(request, StepRequest):
@@ -220,6 +227,13 @@ class JobService:
         """The open job that creates a policy, or None."""
         job_ids = (file.id for file in self.open.files() if file.kind == "create" and file.policy == policy)
         return next(filter(None, map(self.queue.job, job_ids)), None)
+
+    async def _check_policy(self, policy: str) -> None:
+        """Raises Conflict or NotFound for a policy whose deletion began since the request was checked."""
+        if why := self.deployment.names.unserved_policies.get(policy):
+            raise Conflict(why, code="policy_unserved", param="name")
+        if await asyncio.to_thread(self.deployment.store.deleted, policy):
+            raise NotFound(f"policy {policy!r} was deleted", code="not_found")
 
     async def _find_earlier_job(self, policy: str, request: StepRequest | SFTRequest) -> Job | None:
         """The job that an equal request with the same key made. Raises Conflict where that request was another."""

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+import sys
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Any
 
 from trainer_server.common.jsonl import to_json
@@ -22,6 +25,9 @@ from trainer_server.wire.tool_arguments import arguments_input, read_arguments
 
 ROWS_AT_ONCE = 8
 """Rows of the ledger that are read at once for an answer: each may be as large as the body of a request."""
+_Place = tuple[int, int]
+"""Of a message: the number of its request, and its own in the request."""
+_NOWHERE = (sys.maxsize, sys.maxsize)
 _ERRORS = {
     CompletionStatus.aborted: "aborted: the client went away before the answer was complete",
     CompletionStatus.failed: "failed: the engine went away, or answered without exact tokens",
@@ -132,13 +138,13 @@ def tool_calls(completions: Sequence[Completion]) -> list[RolloutToolCall]:
     Args:
         completions: Those of the rollout, in the order of their creation.
     """
-    requests = [_messages(row) for row in completions]
+    requests = _Requests([_messages(row) for row in completions])
     calls = []
-    for at, row in enumerate(completions):
+    for number, row in enumerate(completions):
         answer_calls = (row.message or {}).get("tool_calls") or []
         if row.status != CompletionStatus.complete or not answer_calls:
             continue
-        results = _results(requests[at], answer_calls, requests[at + 1 :])
+        results = requests.results(number, answer_calls)
         for call in answer_calls:
             function = call.get("function") or {}
             calls.append(
@@ -160,58 +166,117 @@ def error_of(row: Completion) -> str | None:
     return f"{row.status}: {row.error}" if row.error else _ERRORS[row.status]
 
 
-def _results(
-    request: Sequence[dict[str, Any]], calls: Sequence[dict[str, Any]], later: Sequence[Sequence[dict[str, Any]]]
-) -> dict[str, str]:
-    """Texts of the results of tool calls, by the calls' ids.
+class _Requests:
+    """Finds the results of tool calls in the requests of a rollout.
+
+    Each request has the whole conversation, and there may be no results: messages are read once, not for each answer.
 
     Args:
-        request: The messages that the answer follows.
-        calls: The answer's tool calls.
-        later: Messages of the requests that came after the answer.
+        requests: The messages of each, in their order.
     """
-    at, ids = len(request), {str(call.get("id")): str(call.get("id")) for call in calls}
-    for messages in later:
-        answers = [place for place, message in enumerate(messages) if ids.keys() & _ids(message)]
-        names = ids if answers else _new_ids(request, calls, messages)
-        if not names:
-            continue
-        first = (at if at in answers or not answers else answers[-1]) + 1
-        results: dict[str, str] = {}
-        for message in messages[first:]:
-            if message.get("role") == "assistant":
-                break
-            if message.get("role") == "tool" and (call := names.get(str(message.get("tool_call_id")))):
-                results.setdefault(call, _text(message.get("content")))
-        return results
-    return {}
+
+    def __init__(self, requests: Sequence[Sequence[dict[str, Any]]]) -> None:
+        self._requests = requests
+        self._prefixes: dict[tuple[int, Hashable, str], int] = {}
+        """A number for the words of messages: by that of the messages before (0: there are none) and the last one."""
+        self._ends: list[int] = []
+        """By request: the number of all its messages."""
+        self._calls: defaultdict[str, list[_Place]] = defaultdict(list)
+        """By id of a tool call: the messages that have the call."""
+        self._same_calls: defaultdict[Hashable, list[_Place]] = defaultdict(list)
+        """By the words of all messages before, and the calls without their ids: the messages that have the calls."""
+        self._results: defaultdict[str, list[_Place]] = defaultdict(list)
+        """By id of a tool call: the messages that are its result."""
+        self._assistants: list[_Place] = []
+        for number, messages in enumerate(requests):
+            prefix = 0
+            for place, message in enumerate(messages):
+                if calls := _calls(message):
+                    self._same_calls[prefix, _signatures(calls)].append((number, place))
+                for call_id in _ids(calls):
+                    self._calls[call_id].append((number, place))
+                if (role := message.get("role")) == "tool":
+                    self._results[str(message.get("tool_call_id"))].append((number, place))
+                elif role == "assistant":
+                    self._assistants.append((number, place))
+                words = (prefix, _hashable(role), _text(message.get("content")))
+                prefix = self._prefixes.setdefault(words, len(self._prefixes) + 1)
+            self._ends.append(prefix)
+
+    def results(self, number: int, calls: Sequence[dict[str, Any]]) -> dict[str, str]:
+        """Texts of the results of tool calls, by the calls' ids. A program may have given the calls new ids, as Agno
+        does: a later request that goes on with the same words and calls counts, too.
+
+        Args:
+            number: The request that the answer follows.
+            calls: The answer's tool calls.
+        """
+        start, ids = (number + 1, 0), _ids(calls)
+        same_ids = [self._calls.get(call_id, []) for call_id in ids]
+        request = min(_first(places, start)[0] for places in same_ids)
+        same_calls = _first(self._same_calls.get((self._ends[number], _signatures(calls)), []), start)
+        if request > same_calls[0]:
+            answer = same_calls
+            new_calls = _calls(self._requests[answer[0]][answer[1]])
+            names = {str(new.get("id")): str(old.get("id")) for new, old in zip(new_calls, calls, strict=True)}
+        elif request == _NOWHERE[0]:
+            return {}
+        else:
+            answer = request, len(self._requests[number])
+            if all(_first(places, answer) != answer for places in same_ids):  # the history was rewritten
+                answer = max(_last(places, (request + 1, 0)) for places in same_ids)
+            names = {call_id: call_id for call_id in ids}
+        start = answer[0], answer[1] + 1
+        end = min(_first(self._assistants, start), (start[0] + 1, 0))
+        texts: dict[str, str] = {}
+        for place, name in sorted((_first(self._results.get(name, []), start), name) for name in names):
+            if place < end and names[name]:
+                texts.setdefault(names[name], _text(self._requests[place[0]][place[1]].get("content")))
+        return texts
 
 
-def _ids(message: dict[str, Any]) -> set[str]:
-    return {str(call.get("id")) for call in message.get("tool_calls") or [] if isinstance(call, dict)}
+def _first(places: Sequence[_Place], start: _Place) -> _Place:
+    """The first of ascending places from one on; `_NOWHERE`: there is none."""
+    at = bisect_left(places, start)
+    return places[at] if at < len(places) else _NOWHERE
 
 
-def _new_ids(
-    request: Sequence[dict[str, Any]], calls: Sequence[dict[str, Any]], messages: Sequence[dict[str, Any]]
-) -> dict[str, str]:
-    """Ids of an answer's calls by those that a program gave them in a later request, as Agno does. Empty where the
-    request does not go on with the same words and calls."""
-    at = len(request)
-    if len(messages) <= at or _words(messages[:at]) != _words(request):
-        return {}
-    renamed = [call for call in messages[at].get("tool_calls") or [] if isinstance(call, dict)]
-    if [_signature(call) for call in renamed] != [_signature(call) for call in calls]:
-        return {}
-    return {str(new.get("id")): str(old.get("id")) for new, old in zip(renamed, calls, strict=True)}
+def _last(places: Sequence[_Place], end: _Place) -> _Place:
+    """The last of ascending places before one; (-1, -1): there is none."""
+    at = bisect_left(places, end)
+    return places[at - 1] if at else (-1, -1)
 
 
-def _words(messages: Sequence[dict[str, Any]]) -> list[tuple[Any, str]]:
-    return [(message.get("role"), _text(message.get("content"))) for message in messages]
+def _calls(message: dict[str, Any]) -> list[dict[str, Any]]:
+    calls = message.get("tool_calls")
+    return [call for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
 
 
-def _signature(call: dict[str, Any]) -> tuple[Any, Any]:
+def _ids(calls: Sequence[dict[str, Any]]) -> set[str]:
+    return {str(call.get("id")) for call in calls}
+
+
+def _signatures(calls: Sequence[dict[str, Any]]) -> Hashable:
+    """Names and arguments of calls."""
+    return tuple(map(_signature, calls))
+
+
+def _signature(call: dict[str, Any]) -> Hashable:
     function = call.get("function")
-    return (function.get("name"), read_arguments(function.get("arguments"))) if isinstance(function, dict) else (0, 0)
+    if not isinstance(function, dict):
+        return 0, 0
+    arguments = function.get("arguments")
+    try:
+        return _hashable(function.get("name")), _hashable(read_arguments(arguments))
+    except RecursionError:  # a text of deep JSON
+        return _hashable(function.get("name")), arguments
+
+
+def _hashable(value: Any) -> Hashable:
+    """A JSON value as a key: equal to that of another value where the values are equal."""
+    if isinstance(value, dict):
+        return frozenset((name, _hashable(part)) for name, part in value.items())
+    return tuple(map(_hashable, value)) if isinstance(value, list) else value
 
 
 def _messages(row: Completion) -> list[dict[str, Any]]:

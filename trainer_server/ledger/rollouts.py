@@ -18,6 +18,8 @@ from trainer_server.wire.text import writable
 
 _CACHE_SIZE = 10_000
 """Rollouts whose registration and owner are kept in memory, so that a request of theirs reads no file."""
+_MOST_CHARACTERS = 8000
+"""Of a registration that is kept in memory, as JSON."""
 
 
 class RolloutRepository:
@@ -34,7 +36,7 @@ class RolloutRepository:
         self._books = books
         self._redaction = redaction or Redaction()
         self._specs: OrderedDict[str, RolloutSpec | None] = OrderedDict()
-        """By rollout: what it was registered with, None for nothing. The one that was asked for last stands last."""
+        """By rollout: what `known_spec` answers. The one that was asked for last stands last."""
         self._owners: OrderedDict[str, str | None] = OrderedDict()
         """By rollout: the token that used it first, None for none. An owner stays, also where others write."""
         self._lock = threading.Lock()
@@ -52,9 +54,6 @@ class RolloutRepository:
 
     def spec(self, rollout_id: str) -> RolloutSpec | None:
         """What a rollout was registered with; None where it was not."""
-        hit, spec = self.known_spec(rollout_id)
-        if hit:
-            return spec
         with self._lock:
             with self._books.reading() as db:
                 spec = _spec(db, rollout_id)
@@ -62,7 +61,8 @@ class RolloutRepository:
         return spec
 
     def known_spec(self, rollout_id: str) -> tuple[bool, RolloutSpec | None]:
-        """Whether `spec` can answer without reading the database, and its answer."""
+        """Whether requests need not read the database, and what they need of `spec`: scenario and metadata, which may
+        be large, are left out."""
         try:
             self._specs.move_to_end(rollout_id)
             return True, self._specs[rollout_id]
@@ -236,9 +236,11 @@ class RolloutRepository:
         return count
 
     def _remember(self, rollout_id: str, spec: RolloutSpec | None) -> None:
-        if self._books.shared:  # another server may change it
+        request_spec = spec and spec.model_copy(update={"scenario": None, "metadata": {}})
+        if self._books.shared or len(to_json(request_spec)) > _MOST_CHARACTERS:  # shared: another server may change it
+            self._specs.pop(rollout_id, None)
             return
-        self._specs[rollout_id] = spec
+        self._specs[rollout_id] = request_spec
         self._specs.move_to_end(rollout_id)
         while len(self._specs) > _CACHE_SIZE:
             self._specs.popitem(last=False)

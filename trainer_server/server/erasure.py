@@ -32,7 +32,7 @@ async def erase_runs(server: Server, request: Erase) -> Erased:
         LedgerError: A file could not be changed.
     """
     ledger = _erasing_ledger(server)
-    async with server.erasure:
+    async with server.erasure, server.jobs.acceptance:  # a job that comes meanwhile may need them
         with server.archive.hold_lock():
 
             def matching() -> dict[str, str | None]:
@@ -40,9 +40,7 @@ async def erase_runs(server: Server, request: Erase) -> Erased:
                 return in_archive | ledger.matching(rollouts=request.rollouts, completions=request.completions)
 
             completions = await asyncio.to_thread(matching)
-            for file in server.jobs.open.files():
-                if not completions.keys().isdisjoint(file.completions):
-                    raise Conflict(f"{file.id} has not ended, and needs it: {_WAIT}", code="job_open")
+            _refuse_needed(server, completions)
             await server.leases.release(set(request.rollouts))
             server.records.drop(set(request.rollouts))
             result = await asyncio.to_thread(_erase, server, ledger, request.rollouts, list(completions), None)
@@ -79,9 +77,10 @@ async def erase_policy(server: Server, name: str) -> Erased:
             for key in versions:
                 await server.slots.forget(key)
                 keys.append(key)
-            _refuse_used(server, name, versions)
-            with server.archive.hold_lock():
-                result, rollouts, completions = await asyncio.to_thread(_erase_policy, server, ledger, name)
+            async with server.jobs.acceptance:  # a job that was checked before the policy was withheld
+                _refuse_used(server, name, versions)
+                with server.archive.hold_lock():
+                    result, rollouts, completions = await asyncio.to_thread(_erase_policy, server, ledger, name)
             server.gateway.erase(rollouts, completions)
             return result.model_copy(update={"versions": len(versions)})
         except NoFreeSlot as error:
@@ -106,6 +105,7 @@ def _erase_policy(server: Server, ledger: ErasesCompletions, name: str) -> tuple
     rollouts |= server.rollouts.of_policy(name) | server.runs.of_policy(name)
     rollouts = _erasable_rollouts(server, ledger, name, rollouts, completions)
     completions |= server.archive.matching(rollouts=rollouts) | ledger.matching(rollouts=sorted(rollouts))
+    _refuse_needed(server, completions)
     result = _erase(server, ledger, sorted(rollouts), list(completions), name)
     server.store.delete_policy(name)
     return result, rollouts, completions.keys()
@@ -175,6 +175,13 @@ def _erasing_ledger(server: Server) -> ErasesCompletions:
         "`erase` (ErasesCompletions)",
         code="ledger_keeps",
     )
+
+
+def _refuse_needed(server: Server, completions: Mapping[str, str | None]) -> None:
+    """Raises Conflict where an open job, of whichever policy, needs one of the completions."""
+    for file in server.jobs.open.files():
+        if not completions.keys().isdisjoint(file.completions):
+            raise Conflict(f"{file.id} has not ended, and needs it: {_WAIT}", code="job_open")
 
 
 def _refuse_used(server: Server, name: str, versions: Sequence[Key]) -> None:

@@ -69,6 +69,22 @@ def test_a_call_without_a_result_and_arguments_that_are_no_object_are_kept() -> 
     assert tool_calls([answered(1, made, USER, status=CompletionStatus.aborted)]) == []
 
 
+def test_messages_are_not_read_again_for_each_answer() -> None:
+    """Where no results come, later requests have nothing to find; each has the whole conversation."""
+    reads = 0
+
+    class Message(dict[str, Any]):
+        def get(self, key: str, default: Any = None) -> Any:
+            nonlocal reads
+            reads += 1
+            return super().get(key, default)
+
+    history = [Message(USER) for _ in range(50)]
+    rows = [answered(number, call("look", f"c{number}"), *history) for number in range(40)]
+    assert [found.result for found in tool_calls(rows)] == [None] * 40
+    assert reads <= 5 * 40 * 50
+
+
 def test_choices_are_one_call_and_what_broke_off_has_an_error() -> None:
     rows = [
         answered(1, None, USER, id="a", policy="agent", version=2, model="agent@2"),

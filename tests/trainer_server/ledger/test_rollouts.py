@@ -36,6 +36,20 @@ def test_a_registration_is_read_from_a_database_that_one_server_has_only_once(tm
     assert (tmp_path / "rollouts.sqlite").stat().st_mode & 0o077 == 0
 
 
+def test_what_no_request_needs_is_not_kept_in_memory(tmp_path: Path) -> None:
+    book = RolloutRepository(SQLiteBooks(tmp_path / "rollouts.sqlite"))
+    needs = RolloutSpec(version={"agent": 3}, temperature=0.5, hints={"agent": "be brief"}, evaluation=True)
+    scenario = RolloutScenario(id="s", input="x" * 10**6)
+    spec = needs.model_copy(update={"scenario": scenario, "metadata": {"k": "y" * 10**6}})
+    book.register("r", spec)
+    assert book.known_spec("r") == (True, needs)
+    assert book.spec("r") == spec
+    large = needs.model_copy(update={"hints": {"agent": "z" * 10**6}})
+    book.register("r", large)
+    assert book.known_spec("r") == (False, None)
+    assert book.spec("r") == large
+
+
 def test_what_another_server_registers_is_seen_at_once(postgres_url: str) -> None:
     one, other = (RolloutRepository(PostgresBooks(postgres_url)) for _ in range(2))
     assert one.spec("r") is None

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import httpx
 import pytest
@@ -16,15 +19,44 @@ from tests.support.homes.files import files_with
 from tests.support.homes.jobs import ask, finish
 from tests.support.homes.ledger_rows import row
 from tests.support.homes.versions import publish
+from tests.support.patience import PATIENCE, until
 from tests.support.servers.trainer_server import TrainerServer
 from trainer_server.common import Home
+from trainer_server.jobs.job_files import JobFile
 from trainer_server.ledger.archive import Archive
 from trainer_server.ledger.sqlite import SQLiteLedger
 from trainer_server.server.app import create_app
 from trainer_server.server.config import ServerConfig
-from trainer_server.wire import Completion, PolicySpec
+from trainer_server.server.server import Server
+from trainer_server.wire import Completion, Job, PolicySpec
 
 MARK = "zebrafinch"
+SPOKEN = [{"role": "user", "content": MARK}, {"role": "assistant", "content": MARK}]
+WARM_START = {"conversations": [{"messages": SPOKEN}]}
+
+
+class CountedLock(asyncio.Lock):
+    """Counts who wanted it."""
+
+    count = 0
+
+    async def acquire(self) -> Literal[True]:
+        self.count += 1
+        return await super().acquire()
+
+
+@asynccontextmanager
+async def in_process(home: Path, base_model: Path) -> AsyncIterator[tuple[Server, httpx.AsyncClient]]:
+    """A server with the policy `p`, whose trainer is not started: jobs stay queued."""
+    config = ServerConfig(Home(home), model=str(base_model), engine="tests.support.engines.letters:make")
+    app = create_app(config, "key")
+    server: Server = app.state.server
+    server.store.register(PolicySpec(name="p"), server.identity.base.name, server.fingerprint)
+    publish(server.store, "p", 0)
+    server.names.newest["p"] = 0
+    transport, headers = httpx.ASGITransport(app), {"x-api-key": "key"}
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1", headers=headers) as http:
+        yield server, http
 
 
 def train(http: httpx.Client, policy: str, mark: str, rollouts: list[str]) -> dict[str, Any]:
@@ -193,6 +225,110 @@ def test_an_open_job_keeps_what_it_needs(tmp_path: Path, base_model: Path) -> No
         assert "art-langgraph jobs cancel" in answer.json()["error"]["message"]
     assert server.names.newest == {"p": 0}
     assert "c" in server.ledger.read(["c"])
+
+
+async def test_a_name_is_not_used_again_by_a_request_that_waits_for_the_deletion(
+    tmp_path: Path, base_model: Path
+) -> None:
+    async with in_process(tmp_path, base_model) as (server, http):
+        lock = server.creating["p"] = CountedLock()
+        async with lock:
+            deletion = asyncio.create_task(http.delete("/api/policies/p"))
+            await until(lambda: lock.count == 2)
+            creation = asyncio.create_task(http.post("/api/policies", json={"name": "p", "seed": 7}))
+            await until(lambda: lock.count == 3)
+        async with asyncio.timeout(PATIENCE):
+            assert (await deletion).status_code == 200
+            refused = await creation
+        assert (refused.status_code, refused.json()["error"]["code"]) == (409, "policy_deleted")
+        assert [path.name for path in (Home(tmp_path).policies / "p").iterdir()] == ["deleted.json"]
+
+
+async def test_no_warm_start_is_accepted_once_its_policy_is_deleted(
+    tmp_path: Path, base_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The request was checked before the deletion began."""
+    async with in_process(tmp_path, base_model) as (server, http):
+        checked, gate, train = asyncio.Event(), asyncio.Event(), server.jobs.train
+
+        async def train_later(*arguments: Any) -> Job:
+            checked.set()
+            await gate.wait()
+            return await train(*arguments)
+
+        monkeypatch.setattr(server.jobs, "train", train_later)
+        warm_start = asyncio.create_task(http.post("/api/policies/p/sft", json=WARM_START))
+        async with asyncio.timeout(PATIENCE):
+            await checked.wait()
+            assert (await http.delete("/api/policies/p")).status_code == 200
+            gate.set()
+            assert (await warm_start).status_code == 404
+        assert files_with(tmp_path, MARK) == []
+
+
+async def test_a_deletion_sees_the_warm_start_that_is_being_accepted(
+    tmp_path: Path, base_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with in_process(tmp_path, base_model) as (server, http):
+        gate, accept = threading.Event(), server.jobs.queue.accept
+
+        def accept_later(*arguments: Any, **options: Any) -> JobFile:
+            gate.wait(PATIENCE)
+            return accept(*arguments, **options)
+
+        monkeypatch.setattr(server.jobs.queue, "accept", accept_later)
+        lock = server.jobs.acceptance = CountedLock()
+        warm_start = asyncio.create_task(http.post("/api/policies/p/sft", json=WARM_START))
+        await until(lambda: lock.count == 1)
+        deletion = asyncio.create_task(http.delete("/api/policies/p"))
+        await until(lambda: lock.count == 2 or deletion.done())
+        gate.set()
+        async with asyncio.timeout(PATIENCE):
+            job, refused = await warm_start, await deletion
+        assert (job.status_code, refused.status_code) == (202, 409)
+        assert f"{job.json()['id']} has not ended" in refused.text
+        assert server.names.newest == {"p": 0}
+
+
+async def test_a_policy_stays_while_a_job_of_another_needs_its_completions(tmp_path: Path, base_model: Path) -> None:
+    async with in_process(tmp_path, base_model) as (server, http):
+        server.store.register(PolicySpec(name="q"), server.identity.base.name, server.fingerprint)
+        publish(server.store, "q", 0)
+        await server.ledger.add(row("c").model_copy(update={"policy": "p", "version": 0, "rollout": "ro"}))
+        imitated = {"trajectories": [{"id": "t", "reward": 1.0, "completions": ["c"]}]}
+        job = (await http.post("/api/policies/q/sft", json=imitated)).json()["id"]
+        refused = await http.delete("/api/policies/p")
+        assert (refused.status_code, refused.json()["error"]["code"]) == (409, "job_open")
+        assert f"{job} has not ended" in refused.json()["error"]["message"]
+        assert server.names.newest == {"p": 0}, "it is served as before"
+        assert "c" in server.ledger.read(["c"])
+
+
+async def test_no_job_is_accepted_while_a_run_that_it_may_need_is_deleted(
+    tmp_path: Path, base_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with in_process(tmp_path, base_model) as (server, http):
+        ledger = server.ledger
+        assert isinstance(ledger, SQLiteLedger)
+        await ledger.add(row("c").model_copy(update={"policy": "p", "version": 0, "rollout": "ro"}))
+        gate, erase = threading.Event(), ledger.erase
+
+        def erase_later(ids: Sequence[str]) -> bool:
+            gate.wait(PATIENCE)
+            return erase(ids)
+
+        monkeypatch.setattr(ledger, "erase", erase_later)
+        lock = server.jobs.acceptance = CountedLock()
+        deletion = asyncio.create_task(http.post("/api/rollouts/erase", json={"rollouts": ["ro"]}))
+        await until(lambda: lock.count == 1)
+        imitated = {"trajectories": [{"id": "t", "reward": 1.0, "completions": ["c"]}]}
+        warm_start = asyncio.create_task(http.post("/api/policies/p/sft", json=imitated))
+        await until(lambda: lock.count == 2)
+        assert not warm_start.done()
+        gate.set()
+        async with asyncio.timeout(PATIENCE):
+            assert (await deletion).json()["completions"] == 1
+            assert (await warm_start).status_code == 202
 
 
 def test_what_a_client_says_of_a_run_decides_no_deletion(tmp_path: Path, base_model: Path) -> None:

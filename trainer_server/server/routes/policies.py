@@ -58,14 +58,14 @@ async def create_policy(spec: PolicySpec, server: ServerDep, request: Request, r
     experts_here = EXPERTS in spec.targets and not server.config.engine_urls
     if experts_here and (why := experts_refusal(server.identity.base, server.config.engine_args)):
         raise APIError(400, why, param="targets")
-    refuse_unserved(server, spec.name)
-    if await asyncio.to_thread(server.store.deleted, spec.name):
-        raise Conflict(
-            f"a policy {spec.name!r} was deleted, and engines may remember its prompts: choose another name",
-            code="policy_deleted",
-            param="name",
-        )
     async with server.creating[spec.name]:
+        refuse_unserved(server, spec.name)
+        if await asyncio.to_thread(server.store.deleted, spec.name):
+            raise Conflict(
+                f"a policy {spec.name!r} was deleted, and engines may remember its prompts: choose another name",
+                code="policy_deleted",
+                param="name",
+            )
         if (pending := server.jobs.creation(spec.name)) is not None:  # of a request whose client went away
             await _wait(server, pending.id, spec.name)
         if (policy := await asyncio.to_thread(server.store.policy, spec.name)) is None:
