@@ -25,6 +25,7 @@ from langgraph.errors import GraphBubbleUp, GraphInterrupt
 
 from art_langgraph.background.release import release
 from art_langgraph.capture.answer import (
+    answer_in,
     answer_of,
     completion_id,
     from_cache,
@@ -282,6 +283,7 @@ class ARTCallbackHandler(BaseCallbackHandler):
         *,
         run_id: UUID,
         parent_run_id: UUID | None = None,
+        tags: list[str] | None = None,
         metadata: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
@@ -295,7 +297,7 @@ class ARTCallbackHandler(BaseCallbackHandler):
             started=self._now(),
             **self._runs.place(parent_run_id, metadata or {}),
         )
-        self._note_repeat(run_id, parent_run_id, None)
+        self._note_repeat(run_id, parent_run_id, tags)
         with self._lock:
             self._models[run_id] = parent_run_id, call, params
         if tracing.on():
@@ -310,6 +312,12 @@ class ARTCallbackHandler(BaseCallbackHandler):
             return
         if run_id in self._spans:
             self._end_span(run_id, answer_of(response))
+        self._end_answers(caller, request, params, response)
+
+    def _end_answers(
+        self, caller: UUID | None, request: CompletionCall, params: Mapping[str, Any], response: LLMResult
+    ) -> None:
+        """Ends a model call that was answered: with `n` > 1 it is a completion for each choice."""
         seconds = self._now() - request.started
         output = response.llm_output or {}  # with n > 1 the messages lack what is in here
         common_id, common_model = gateway_id(output.get("system_fingerprint")), output.get("model_name")
@@ -337,10 +345,14 @@ class ARTCallbackHandler(BaseCallbackHandler):
 
     def on_llm_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
         with self._lock:
-            caller, call, _ = self._models.pop(run_id, (None, None, {}))
+            caller, call, params = self._models.pop(run_id, (None, None, {}))
         self._runs.fail(run_id)
-        self._end_span(run_id, error=error)
-        if call:
+        answer = answer_in(error)
+        self._end_span(run_id, answer_of(answer) if answer else None, error)
+        if call and answer:  # as where a parser behind the model raises: the answer counts, and the node has the error
+            self._runs.add_inner(run_id, caller)  # what LangChain repeats may be the call alone
+            self._end_answers(run_id, call, params, answer)
+        elif call:
             call.seconds = self._now() - call.started
             call.id, call.error = refusal_id(error), error_text(error)
             self._end(caller, call)
