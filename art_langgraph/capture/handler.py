@@ -84,7 +84,7 @@ class ARTCallbackHandler(BaseCallbackHandler):
         self._models: dict[UUID, tuple[UUID | None, CompletionCall, Mapping[str, Any]]] = {}
         """Model calls under way, each with the run that made it, and what its model was invoked with."""
         self._answers: list[tuple[UUID | None, CompletionCall]] = []
-        """Those that have ended."""
+        """Those that have ended, each with the run that made it: its own, where the client did not take the answer."""
         self._tools: dict[UUID, tuple[ToolCall, tuple[str | None, str | None]]] = {}
         """Tools under way, each with name and version of the MCP server behind it, where it says so."""
         self._tool_errors: dict[tuple[str | None, str], UUID] = {}
@@ -229,14 +229,22 @@ class ARTCallbackHandler(BaseCallbackHandler):
 
     def _drop_discarded(self, node: NodeRun, outputs: Any) -> None:
         """Marks answers that a middleware threw away, to send the same request again, when an agent has its answer: as
-        where ModelRetryMiddleware meets an answer that does not fit the response format."""
+        where ModelRetryMiddleware meets an answer that does not fit the response format. A draft of another model is
+        none of them, unless the client could not parse it."""
         output_ids = {completion_id(message) for message in messages_in(outputs)}
-        calls = [call for _, call in self._answers if call.attempt == node.attempt and call.node == node.node]
-        final = [call for call in calls if call.id is not None and call.id in output_ids]
-        for call in calls:
+        answers = [
+            (run, call) for run, call in self._answers if call.attempt == node.attempt and call.node == node.node
+        ]
+        final = [call for _, call in answers if call.id is not None and call.id in output_ids]
+        for run, call in answers:
             if call.id is None or call.id in output_ids:
                 continue
-            if any(call.messages == later.messages and call.started + call.seconds <= later.started for later in final):
+            if any(
+                call.messages == later.messages
+                and call.started + call.seconds <= later.started
+                and (call.model == later.model or (run is not None and self._runs.failed(run)))
+                for later in final
+            ):
                 call.superseded = call.superseded or "retry"
 
     def on_chain_end(self, outputs: Any, *, run_id: UUID, **kwargs: Any) -> None:
