@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
 import httpx
 from langchain_core.language_models import LanguageModelInput
-from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.messages import AIMessage
 from langchain_core.outputs import ChatGenerationChunk, ChatResult
 from langchain_core.runnables import RunnableSerializable
 from langchain_core.runnables.utils import AnyConfigurableField
 from langchain_openai import ChatOpenAI
 from pydantic import SecretStr, model_validator
 
+from art_langgraph.capture.answer import keep_reasoning
 from art_langgraph.capture.requests import attach
 from art_langgraph.client.outages import retry_seconds
 from art_langgraph.client.proxies import ProxyTransport
@@ -122,7 +122,7 @@ class ChatART(ChatOpenAI):
         choices = response.get("choices") if isinstance(response, dict) else response.choices
         for generation, choice in zip(result.generations, choices or (), strict=True):
             message = choice["message"] if isinstance(choice, dict) else choice.message.model_extra or {}
-            _keep_reasoning(generation.message, message)
+            keep_reasoning(generation.message, message)
         return result
 
     def _convert_chunk_to_generation_chunk(
@@ -133,14 +133,8 @@ class ChatART(ChatOpenAI):
         )
         if generation is None or not chunk.get("choices"):
             return generation
-        _keep_reasoning(generation.message, chunk["choices"][0].get("delta") or {})
+        keep_reasoning(generation.message, chunk["choices"][0].get("delta") or {})
         # Once, on the chunk that ends the text: merged chunks concatenate strings.
         if (generation.generation_info or {}).get("finish_reason"):
             generation.generation_info = {**(generation.generation_info or {}), "id": chunk.get("id")}
         return generation
-
-
-def _keep_reasoning(message: BaseMessage, answer: Mapping[str, Any]) -> None:
-    """Keeps the reasoning text, which ChatOpenAI drops, in the field that LangChain's reasoning models use."""
-    if thought := answer.get("reasoning") or answer.get("reasoning_content"):
-        message.additional_kwargs["reasoning_content"] = thought

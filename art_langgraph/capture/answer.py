@@ -7,7 +7,10 @@ from typing import Any
 
 from langchain_core.messages import BaseMessage, ToolMessage
 from langchain_core.outputs import ChatGeneration, LLMResult
+from langchain_openai.chat_models import base
 from langgraph.types import Command
+from openai.types.chat import ChatCompletion
+from openai.types.responses import Response
 
 from trainer_server.common import gen_ai
 from trainer_server.wire.completions import CHAT, ledger_id
@@ -40,6 +43,55 @@ def answer_of(response: LLMResult) -> dict[str, Any]:
         sampled_tokens=usage.get("output_tokens"),
         reasons=[message.response_metadata.get("finish_reason") for message in messages],
     )
+
+
+def answer_in(error: BaseException) -> LLMResult | None:
+    """The answer that a client of OpenAI's got and did not take: it does not fit the response format, or was cut off.
+
+    Args:
+        error: How the model call ended.
+
+    Returns:
+        The answer as it was sent; None where none came, or one that is no answer.
+    """
+    try:
+        body = _body_of(error)
+        if not isinstance(body, dict) or body.get("error"):
+            return None
+        if body.get("object") == "response":
+            result = base._construct_lc_result_from_responses_api(Response.construct(**body))
+            return LLMResult(generations=[[*result.generations]])
+        result = base.BaseChatOpenAI.model_construct()._create_chat_result(body)
+        for generation, choice in zip(result.generations, body["choices"], strict=True):
+            generation.message.response_metadata = {**(result.llm_output or {}), **(generation.generation_info or {})}
+            keep_reasoning(generation.message, choice["message"])
+    except (ValueError, KeyError, TypeError, RuntimeError):  # no JSON, no answer, or a stream, whose body is gone
+        return None
+    return LLMResult(generations=[[*result.generations]], llm_output=result.llm_output) if result.generations else None
+
+
+def _body_of(error: BaseException) -> Any:
+    """The body of the answer that came before an error; None where none came."""
+    response: Any = getattr(error, "response", None)
+    completion: Any = getattr(error, "completion", None)
+    if getattr(response, "is_success", False):  # of httpx or httpx2
+        return response.json()
+    # A stream that was cut off ends before its fingerprint, which is the id as well. Other servers have ids that begin
+    # alike, but no versions.
+    if isinstance(completion, ChatCompletion) and served_version(completion.model) is not None:
+        return {**completion.model_dump(warnings=False), "system_fingerprint": completion.id}
+    return None
+
+
+def keep_reasoning(message: BaseMessage, answer: Mapping[str, Any]) -> None:
+    """Keeps the reasoning text, which ChatOpenAI drops, in the field that LangChain's reasoning models use.
+
+    Args:
+        message: Of LangChain, which gets the text.
+        answer: The same as the server sent it.
+    """
+    if thought := answer.get("reasoning") or answer.get("reasoning_content"):
+        message.additional_kwargs["reasoning_content"] = thought
 
 
 def refusal_id(error: BaseException) -> str | None:

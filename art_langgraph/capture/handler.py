@@ -25,6 +25,7 @@ from langgraph.errors import GraphBubbleUp, GraphInterrupt
 
 from art_langgraph.background.release import release
 from art_langgraph.capture.answer import (
+    answer_in,
     answer_of,
     completion_id,
     from_cache,
@@ -83,7 +84,7 @@ class ARTCallbackHandler(BaseCallbackHandler):
         self._models: dict[UUID, tuple[UUID | None, CompletionCall, Mapping[str, Any]]] = {}
         """Model calls under way, each with the run that made it, and what its model was invoked with."""
         self._answers: list[tuple[UUID | None, CompletionCall]] = []
-        """Those that have ended."""
+        """Those that have ended, each with the run that made it: its own, where the client did not take the answer."""
         self._tools: dict[UUID, tuple[ToolCall, tuple[str | None, str | None]]] = {}
         """Tools under way, each with name and version of the MCP server behind it, where it says so."""
         self._tool_errors: dict[tuple[str | None, str], UUID] = {}
@@ -228,14 +229,22 @@ class ARTCallbackHandler(BaseCallbackHandler):
 
     def _drop_discarded(self, node: NodeRun, outputs: Any) -> None:
         """Marks answers that a middleware threw away, to send the same request again, when an agent has its answer: as
-        where ModelRetryMiddleware meets an answer that does not fit the response format."""
+        where ModelRetryMiddleware meets an answer that does not fit the response format. A draft of another model is
+        none of them, unless the client could not parse it."""
         output_ids = {completion_id(message) for message in messages_in(outputs)}
-        calls = [call for _, call in self._answers if call.attempt == node.attempt and call.node == node.node]
-        final = [call for call in calls if call.id is not None and call.id in output_ids]
-        for call in calls:
+        answers = [
+            (run, call) for run, call in self._answers if call.attempt == node.attempt and call.node == node.node
+        ]
+        final = [call for _, call in answers if call.id is not None and call.id in output_ids]
+        for run, call in answers:
             if call.id is None or call.id in output_ids:
                 continue
-            if any(call.messages == later.messages and call.started + call.seconds <= later.started for later in final):
+            if any(
+                call.messages == later.messages
+                and call.started + call.seconds <= later.started
+                and (call.model == later.model or (run is not None and self._runs.failed(run)))
+                for later in final
+            ):
                 call.superseded = call.superseded or "retry"
 
     def on_chain_end(self, outputs: Any, *, run_id: UUID, **kwargs: Any) -> None:
@@ -282,6 +291,7 @@ class ARTCallbackHandler(BaseCallbackHandler):
         *,
         run_id: UUID,
         parent_run_id: UUID | None = None,
+        tags: list[str] | None = None,
         metadata: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
@@ -295,7 +305,7 @@ class ARTCallbackHandler(BaseCallbackHandler):
             started=self._now(),
             **self._runs.place(parent_run_id, metadata or {}),
         )
-        self._note_repeat(run_id, parent_run_id, None)
+        self._note_repeat(run_id, parent_run_id, tags)
         with self._lock:
             self._models[run_id] = parent_run_id, call, params
         if tracing.on():
@@ -310,6 +320,12 @@ class ARTCallbackHandler(BaseCallbackHandler):
             return
         if run_id in self._spans:
             self._end_span(run_id, answer_of(response))
+        self._end_answers(caller, request, params, response)
+
+    def _end_answers(
+        self, caller: UUID | None, request: CompletionCall, params: Mapping[str, Any], response: LLMResult
+    ) -> None:
+        """Ends a model call that was answered: with `n` > 1 it is a completion for each choice."""
         seconds = self._now() - request.started
         output = response.llm_output or {}  # with n > 1 the messages lack what is in here
         common_id, common_model = gateway_id(output.get("system_fingerprint")), output.get("model_name")
@@ -337,10 +353,14 @@ class ARTCallbackHandler(BaseCallbackHandler):
 
     def on_llm_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
         with self._lock:
-            caller, call, _ = self._models.pop(run_id, (None, None, {}))
+            caller, call, params = self._models.pop(run_id, (None, None, {}))
         self._runs.fail(run_id)
-        self._end_span(run_id, error=error)
-        if call:
+        answer = answer_in(error)
+        self._end_span(run_id, answer_of(answer) if answer else None, error)
+        if call and answer:  # as where a parser behind the model raises: the answer counts, and the node has the error
+            self._runs.add_inner(run_id, caller)  # what LangChain repeats may be the call alone
+            self._end_answers(run_id, call, params, answer)
+        elif call:
             call.seconds = self._now() - call.started
             call.id, call.error = refusal_id(error), error_text(error)
             self._end(caller, call)

@@ -156,10 +156,13 @@ def warn_unheard(trajectory: Trajectory, graph: str) -> None:
     if graph == "RemoteGraph":
         cause = "a RemoteGraph runs in another process"
         remedy = "Record there, with art_langgraph.dev or install()"
-    elif trajectory.completions:
-        models = ", ".join(sorted({call.model or "an unknown model" for call in trajectory.completions}))
+    elif answers := [call for call in trajectory.completions if call.message is not None]:
+        models = ", ".join(sorted({call.model or "an unknown model" for call in answers}))
         cause = f"its answers came from {models}, not from the trainer server"
         remedy = "Use ChatART, or the trainer server's address as base_url"
+    elif trajectory.completions:
+        cause = "none of its model calls has an answer: they failed, or the graph left their streams before the end"
+        remedy = "`art-langgraph trajectories show RUN` has their errors. Read a stream to its end"
     elif graph == "function":
         cause = (
             "the function made no request that the trainer server knows as its own: it asked another server, or asked "
@@ -171,10 +174,13 @@ def warn_unheard(trajectory: Trajectory, graph: str) -> None:
         )
     else:
         cause = (
-            "no chat model was heard: it was called in a bare thread or by run_in_executor without the run's context, "
-            "or by a client that is made with neither LangChain nor httpx"
+            "no chat model was heard: its nodes came from a node cache, or it was called in a bare thread or by "
+            "run_in_executor without the run's context, or by a client that is made with neither LangChain nor httpx"
         )
-        remedy = "Call it by `await model.ainvoke(…)` or asyncio.to_thread, or give the client current_run().base_url"
+        remedy = (
+            "Compile the graph that is trained without a cache, call the model by `await model.ainvoke(…)` or "
+            "asyncio.to_thread, or give the client current_run().base_url"
+        )
     warn_once(f"a run has a reward and no completion to train: {cause}", remedy)
 
 

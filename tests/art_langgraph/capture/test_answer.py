@@ -5,16 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
+import httpx
 import pytest
 from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.outputs import ChatGeneration
 from langchain_core.tools import InjectedToolCallId, tool
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 from langgraph.types import Command
+from openai import LengthFinishReasonError
+from openai.types.chat import ChatCompletion, ChatCompletionMessage
 
 from art_langgraph import TrajectoryStore, rollout
-from art_langgraph.capture.answer import token_counts, tool_answer
+from art_langgraph.capture.answer import answer_in, answer_of, completion_id, token_counts, tool_answer
+from art_langgraph.messages import to_openai
 from art_langgraph.trajectory import ToolCall
 from tests.support.runs.chat_models import Answering
 
@@ -108,3 +113,50 @@ async def test_a_run_with_arguments_that_are_no_json_is_stored(tmp_path: Path) -
     assert (call.result, call.arguments) == ("a cat", {"image": repr(png), "frame": "<3 rows>"})
     assert call.structured == call.arguments
     assert run.completions[0].messages[0]["content"][0]["file"] == {"file_data": repr(png)}
+
+
+def error_with(status: int, body: bytes) -> ValueError:
+    error = ValueError("raised by a client")
+    error.__dict__.update(response=httpx.Response(status, content=body))
+    return error
+
+
+def test_a_stream_that_was_cut_off_has_its_answer_in_the_error() -> None:
+    fields: dict[str, Any] = {"created": 1, "object": "chat.completion"}
+    message = ChatCompletionMessage(role="assistant", content='{"value"', reasoning_content="a number")  # type: ignore[call-arg]
+    choices: Any = [{"index": 0, "finish_reason": "length", "message": message}]
+    ours = ChatCompletion(id="chatcmpl-1", model="agent@3", choices=choices, **fields)
+    answer = answer_in(LengthFinishReasonError(completion=ours))
+    assert answer is not None
+    ((generation,),) = answer.generations
+    assert isinstance(generation, ChatGeneration)
+    assert completion_id(generation.message) == "chatcmpl-1"
+    assert to_openai([generation.message]) == [
+        {"role": "assistant", "content": '{"value"', "reasoning_content": "a number"}
+    ]
+    assert answer_of(answer)["gen_ai.response.finish_reasons"] == ["length"]
+    other = ours.model_copy(update={"model": "gpt-4o"})
+    assert answer_in(LengthFinishReasonError(completion=other)) is None
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("nothing came"),
+        error_with(400, b'{"choices": []}'),
+        error_with(200, b"<html>"),
+        error_with(200, b'{"detail": "no answer"}'),
+        error_with(200, b'{"choices": []}'),
+        error_with(200, b'{"choices": null}'),
+        error_with(200, b'{"error": {"message": "late"}, "choices": []}'),
+        error_with(200, b"[]"),
+    ],
+)
+def test_an_error_without_an_answer_has_none(error: ValueError) -> None:
+    assert answer_in(error) is None
+
+
+def test_a_stream_that_broke_has_no_body_to_read() -> None:
+    error = ValueError("the stream broke")
+    error.__dict__.update(response=httpx.Response(200, stream=httpx.ByteStream(b"{}")))
+    assert answer_in(error) is None

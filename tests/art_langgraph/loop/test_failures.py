@@ -10,7 +10,9 @@ import pytest
 from langchain_core.language_models import FakeListChatModel
 from langchain_core.messages import AIMessage, AnyMessage
 from langchain_core.runnables import Runnable
+from langgraph.cache.memory import InMemoryCache
 from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.types import CachePolicy
 
 from art_langgraph import (
     ARTError,
@@ -206,6 +208,39 @@ async def test_a_run_that_was_scored_and_not_heard_warns_once(
     await rollout(asking("agent"), "a", reward)
     assert len(caplog.records) == 2
     assert {record.levelno for record in caplog.records} == {logging.WARNING}
+
+
+async def test_a_run_whose_nodes_came_from_a_cache_is_told_of_caches(
+    connected: TrainerServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = ChatART(policy="agent", max_tokens=4)
+
+    async def node(state: MessagesState) -> dict[str, Any]:
+        return {"messages": [("ai", (await model.ainvoke("say two")).text)]}
+
+    outline = StateGraph(MessagesState).add_node("node", node, cache_policy=CachePolicy(key_func=lambda *_: "key"))
+    graph = outline.add_edge(START, "node").compile(cache=InMemoryCache())
+    first, second = [await rollout(graph, "a", lambda _: 1.0) for _ in range(2)]
+    assert (len(first.completions), len(second.completions)) == (1, 0)
+    (warning,) = caplog.messages
+    assert "came from a node cache" in warning
+    assert "without a cache" in warning
+
+
+async def test_a_call_without_an_answer_came_from_no_other_server(
+    connected: TrainerServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = ChatART(policy="agent", max_tokens=40)
+
+    async def node(state: MessagesState) -> None:
+        async for _ in model.astream("say a long answer that is left"):
+            break
+
+    graph = StateGraph(MessagesState).add_node("node", node).add_edge(START, "node").compile()
+    await rollout(graph, "a", lambda _: 1.0)
+    (warning,) = caplog.messages
+    assert "none of its model calls has an answer" in warning
+    assert "Use ChatART" not in warning
 
 
 async def test_runs_that_are_scored_together_and_not_heard_warn_as_well(caplog: pytest.LogCaptureFixture) -> None:

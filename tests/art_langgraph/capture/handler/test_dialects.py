@@ -15,6 +15,7 @@ from langchain_core.messages import AIMessage
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
 from langgraph.graph import START, MessagesState, StateGraph
+from pydantic import BaseModel
 
 from art_langgraph import ChatART, TrainerClient, Trajectory, rollout
 from art_langgraph.capture.answer import completion_id
@@ -68,6 +69,25 @@ async def test_an_agent_with_tools(make: Make) -> None:
     assert [one.id is not None for one in found.completions] == [True, True]
     assert found.versions == {"agent": [0]}
     assert found.final_text == "8"
+
+
+class Number(BaseModel):
+    """A number."""
+
+    value: int
+
+
+async def test_an_answer_that_cannot_be_parsed_counts_by_the_responses_api(connected: TrainerServer) -> None:
+    model = ChatART(policy="agent", use_responses_api=True).with_structured_output(Number)
+
+    async def node(state: MessagesState) -> None:
+        await model.ainvoke('say {"value": "x"}')
+
+    run = await rollout(StateGraph(MessagesState).add_node("n", node).add_edge(START, "n").compile(), "go")
+    assert str(run.error).startswith("ValidationError")
+    (call,) = run.completions
+    assert (call.trainable, call.version) == (True, 0)
+    assert call.message == {"role": "assistant", "content": '{"value": "x"}'}
 
 
 @pytest.mark.parametrize("how", ["invoke", "stream", "astream"])

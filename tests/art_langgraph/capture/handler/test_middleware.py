@@ -21,6 +21,7 @@ from langchain.agents.middleware import (
     TodoListMiddleware,
     ToolCallLimitMiddleware,
     ToolRetryMiddleware,
+    wrap_model_call,
 )
 from langchain.agents.structured_output import ToolStrategy
 from langchain_core.messages import HumanMessage
@@ -129,6 +130,36 @@ async def test_of_a_retried_model_call_the_answer_that_was_used_counts(
     assert run.output["structured_response"] == Number(value=7)
     assert [call.superseded for call in run.completions] == ["retry", None]
     assert run.completion_ids == [run.completions[1].id]
+
+
+async def test_an_answer_that_cannot_be_parsed_does_not_count_when_the_fallback_answers(
+    make: MakeModel, connected: TrainerServer
+) -> None:
+    model = make(model_kwargs={"response_format": Number})
+    agent = create_agent(model, [], middleware=[ModelFallbackMiddleware(make("base"))])
+    connected.engine["answers"][:] = ['{"value": 10}', "seven"]
+    run = await rollout(agent, "go")
+    assert trained(run) == ["seven"]
+    assert [(call.error, call.superseded) for call in run.completions] == [(None, "retry"), (None, None)]
+
+
+async def test_a_draft_of_another_model_counts_and_one_of_the_same_does_not(make: MakeModel) -> None:
+    other = make("base")
+
+    @wrap_model_call
+    async def escalates(request: Any, handler: Any) -> Any:
+        await handler(request)
+        return await handler(request.override(model=other))
+
+    @wrap_model_call
+    async def best_of_two(request: Any, handler: Any) -> Any:
+        await handler(request)
+        return await handler(request)
+
+    run = await rollout(create_agent(make(), [], middleware=[escalates]), "say draft")
+    assert [(call.model, call.superseded) for call in run.completions] == [("agent", None), ("base", None)]
+    run = await rollout(create_agent(make(), [], middleware=[best_of_two]), "say twice")
+    assert [call.superseded for call in run.completions] == ["retry", None]
 
 
 async def test_what_a_retried_tool_did_before_is_superseded(make: MakeModel) -> None:

@@ -34,8 +34,10 @@ from art_langgraph import (
     TrainerClient,
     Trajectory,
     TrajectoryStore,
+    gather,
     rollout,
 )
+from art_langgraph.credit import group_refs
 from tests.support.runs.chat_models import MakeModel
 from tests.support.servers.trainer_server import TrainerServer
 
@@ -228,6 +230,7 @@ async def test_structured_output(
     assert found.output["messages"][-1].text == "value=3"
 
 
+<<<<<<< HEAD
 @pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")  # LangChain's, of openai's parsed message
 async def test_structured_output_that_is_streamed(make: MakeModel) -> None:
     """openai's helper keeps of a stream what its last chunk says, which has the usage alone."""
@@ -242,6 +245,44 @@ async def test_structured_output_that_is_streamed(make: MakeModel) -> None:
     (call,) = handler.recorder.completions
     assert (call.trainable, call.version) == (True, 0)
     assert (call.message or {})["content"] == '{"value": 3}'
+=======
+@pytest.mark.parametrize(
+    ("method", "question"),
+    [("json_schema", 'say {"value": "x"}'), ("json_schema", 'cut {"value": 1'), ("json_mode", 'cut {"value": 1')],
+)
+async def test_an_answer_that_cannot_be_parsed_counts(
+    make: MakeModel, method: Literal["json_schema", "json_mode"], question: str
+) -> None:
+    model = make().with_structured_output(Answer, method=method)
+
+    async def node(state: Said) -> None:
+        await model.ainvoke(question)
+
+    graph = StateGraph(Said).add_node("n", node).add_edge(START, "n").compile()
+    (group,) = await gather(graph, [{"said": []}], 2, lambda run: float(run.error is None), progress=False)
+    for run in group.trajectories:
+        await check(run, error=True)
+        assert (texts(run), run.versions, run.completions[0].error) == ([question[4:]], {"agent": [0]}, None)
+        assert run.completions[0].sampled_tokens == len(question[4:])
+    (reference,) = group_refs([group], policy="agent")
+    assert [(run.reward, len(run.completions)) for run in reference.trajectories] == [(0.0, 1)] * 2
+
+
+@pytest.mark.parametrize("how", ["retry", "fallbacks"])
+async def test_of_a_repeated_call_an_answer_that_cannot_be_parsed_does_not_count(
+    make: MakeModel, connected: TrainerServer, how: str
+) -> None:
+    first: Any = make().bind(response_format=Answer)
+    chain = first.with_retry(wait_exponential_jitter=False) if how == "retry" else first.with_fallbacks([make()])
+    connected.engine["answers"][:] = ['{"value": "x"}', '{"value": 3}']
+
+    async def node(state: Said) -> dict[str, Any]:
+        return {"said": [(await chain.ainvoke("go")).text]}
+
+    run = await rollout(StateGraph(Said).add_node("n", node).add_edge(START, "n").compile(), {"said": []})
+    assert run.output["said"] == ['{"value": 3}']
+    assert [(call.error, call.superseded) for call in run.completions] == [(None, "retry"), (None, None)]
+>>>>>>> x
 
 
 @pytest.mark.parametrize("mode", ["values", "updates", "messages", "debug", ["updates", "messages"]])
