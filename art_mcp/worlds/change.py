@@ -18,8 +18,8 @@ _DIGITS = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{8,}|
 _DIGEST = re.compile(r"[\d,]+ \w+, sha256 [0-9a-f]+")
 """Of the content of a file that is no text, or of many rows."""
 
-CUT = re.compile(r" … \([\d,]+ characters, sha256 [0-9a-f]+\)$")
-"""The end of a long text, as an observer shows it."""
+CUT = re.compile(r" … \([\d,]+ characters, sha256 [0-9a-f]+\)$|^[\d,]+ rows, sha256 [0-9a-f]+$")
+"""The end of a long text, or many rows, as an observer shows them."""
 
 _WORD = re.compile(r"[^\W\d_]{3}")
 
@@ -161,8 +161,8 @@ def _by_place(changes: Sequence[Change], loose: Container[tuple[str, str]]) -> d
 
 def _is_known(change: Change) -> bool:
     """Whether a change is known by its place, or by its value and a hash or UUID in its place: a number alone may be a
-    time, of a backup, or in a log. A document in which only a time changes is not, nor a long text in which nobody
-    knows what varies."""
+    time, of a backup, or in a log. A document in which only a time changes is not, nor a long text, or many rows, in
+    which nobody knows what varies."""
     is_text = change.varies and (change.edit is not None or CUT.search(change.after or "") is not None)
     if is_text:
         stays = change.edit is not None and change.edit.is_known

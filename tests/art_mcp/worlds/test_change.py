@@ -189,6 +189,8 @@ def test_a_long_text_in_which_nobody_knows_what_varies_is_no_task(tmp_path: Path
     assert merge_changes(*times) is not None, "a time that was not there"
     clock = [edited(tmp_path, f"{'shed ' * 80}09:00:00", f"{'shed ' * 80}09:00:0{second}") for second in (1, 2)]
     assert merge_changes(*clock) is None, "nothing but a time was changed"
+    rows = [[Change(where="/world/a.db", what="rows of t", after=f"9,001 rows, sha256 {n}{'a' * 9}")] for n in (1, 2)]
+    assert merge_changes(*rows) is None, "other values in any of many rows"
 
 
 def test_a_long_text_that_was_saved_with_its_digest_alone_is_compared() -> None:
