@@ -42,6 +42,8 @@ _NEEDS = re.compile(
 
 OUT_OF_TIME = "the time was over"
 """Begins the reason of a tool that was not tried."""
+UNSTABLE_CHANGES = "the two executions changed different things in the world"
+"""The reason of calls that change something else each time."""
 _EMPTY = "no call gave anything to ask for"
 """Begins the reason of a tool whose calls all had empty results."""
 
@@ -52,6 +54,7 @@ WORLD_REMEDY = (
 NEED_REMEDY = "give the server what its message names (--env NAME=VALUE, --header, or start what it connects to)"
 TIME_REMEDY = "give more time (--seconds, or --minutes of specialize) or more scenarios (-n)"
 EMPTY_REMEDY = "give the server data of which the tool has something to say (in a world, put it there first)"
+UNSTABLE_REMEDY = "no values help: what its calls change is another each time, so that no run can be compared with it"
 DRAFT_REMEDY = "give the server itself in place of its catalog"
 
 
@@ -333,6 +336,8 @@ def _remedy(use: _Use, why: str, forms: Mapping[str, Form], places: Collection[s
         return DRAFT_REMEDY
     if why.startswith(OUT_OF_TIME):
         return TIME_REMEDY
+    if UNSTABLE_CHANGES in why:
+        return UNSTABLE_REMEDY
     if _NEEDS.search(why):
         return NEED_REMEDY
     if why.startswith(_EMPTY):
@@ -340,6 +345,7 @@ def _remedy(use: _Use, why: str, forms: Mapping[str, Form], places: Collection[s
     parameter = _parameter(why, [name for name, form in forms.items() if form != "choice" and name not in places])
     if not parameter:
         return ""
+    parameter = parameter if parameter in forms else parameter.partition(".")[0]  # of `ops.*` the whole
     if forms.get(parameter) == "json":
         return f"--resource {parameter}={parameter}.json, a JSON list of values"
     return f"--resource {parameter}={parameter}.txt, a file with one value on each line"

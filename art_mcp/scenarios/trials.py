@@ -12,6 +12,7 @@ from art_mcp.client.connect import Server
 from art_mcp.client.in_world import WORLD_KEY
 from art_mcp.client.result import CallResult
 from art_mcp.scenarios.catalog import Catalog
+from art_mcp.scenarios.coverage import UNSTABLE_CHANGES
 from art_mcp.scenarios.execute import (
     Execution,
     StepFailed,
@@ -276,7 +277,7 @@ class Trials:
         if changes is not None:
             changes = merge_changes(changes, again.changes or [])
             if changes is None:
-                return StepFailed("unstable", "the two executions changed different things in the world")
+                return StepFailed("unstable", UNSTABLE_CHANGES)
         return Trial(first, again, changes)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from calendar import day_abbr, day_name, month_abbr, month_name
 from collections import Counter
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
@@ -11,17 +10,16 @@ from itertools import pairwise
 
 from pydantic import BaseModel, ConfigDict
 
+from art_mcp.worlds.edit import NAMED_TIME, VARYING, Edit
+
 _DIGITS = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{8,}|\d+")
 """Numbers, hashes and UUIDs: of a time, an id, the name of a backup."""
 
-_NAMED_TIME = {name.casefold() for names in (day_name, day_abbr, month_name, month_abbr) for name in names} | {
-    "am",
-    "pm",
-}
-"""Words of dates and times that are others on other days."""
-
 _DIGEST = re.compile(r"[\d,]+ \w+, sha256 [0-9a-f]+")
 """Of the content of a file that is no text, or of many rows."""
+
+CUT = re.compile(r" … \([\d,]+ characters, sha256 [0-9a-f]+\)$|^[\d,]+ rows, sha256 [0-9a-f]+$")
+"""The end of a long text, or many rows, as an observer shows them."""
 
 _WORD = re.compile(r"[^\W\d_]{3}")
 
@@ -44,6 +42,8 @@ class Change(BaseModel):
             in `after`, and nothing else there.
         loose: Which of the numbers and hashes in `after`, counted from 0, can be others, if it varies and nothing else
             there does: those of the time in a document. Empty: all of it can be another.
+        edit: What was edited in a long text, which `after` has not in full. Of a reference it is there if the text
+            varies: what can be another is in its lines, and nowhere else.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -55,6 +55,7 @@ class Change(BaseModel):
     varies: bool = False
     digits_vary: bool = False
     loose: tuple[int, ...] = ()
+    edit: Edit | None = None
 
     @property
     def key(self) -> tuple[str, str]:
@@ -134,10 +135,12 @@ def merge_changes(first: Sequence[Change], second: Sequence[Change]) -> list[Cha
         if other is None or ((change.after is None) is not (other.after is None)):
             return None
         same, moved = change.after == other.after, change.key not in common
-        if moved and _mask_digits(change.after or "") != _mask_digits(other.after or ""):
+        if moved and _mask_text(change) != _mask_text(other):
             return None
+        edit = None if same else _merge_edits(change, other, moved)
         digits = () if same else _loose_digits(change.after or "", other.after or "")
-        changes.append(change.model_copy(update={"varies": not same, "digits_vary": moved, "loose": digits}))
+        marks = {"varies": not same, "digits_vary": moved, "loose": digits, "edit": edit}
+        changes.append(change.model_copy(update=marks))
     if changes and not any(map(_is_known, changes)):
         return None
     return changes
@@ -150,7 +153,7 @@ def _by_place(changes: Sequence[Change], loose: Container[tuple[str, str]]) -> d
     result = {}
     places = [place if (place := _without_digits(change)) in loose else change.key for change in changes]
     pairs = zip(places, changes, strict=True)
-    for place, change in sorted(pairs, key=lambda each: _mask_digits(each[1].after or "") if each[0] in loose else ""):
+    for place, change in sorted(pairs, key=lambda each: _mask_text(each[1]) if each[0] in loose else ""):
         counts[place] += 1
         result[*place, counts[place]] = change
     return result
@@ -158,13 +161,38 @@ def _by_place(changes: Sequence[Change], loose: Container[tuple[str, str]]) -> d
 
 def _is_known(change: Change) -> bool:
     """Whether a change is known by its place, or by its value and a hash or UUID in its place: a number alone may be a
-    time, of a backup, or in a log. A document in which only a time changes is not."""
-    stays = not change.varies or bool(change.loose and _WORD.search(_mask_digits(change.after or "")))
+    time, of a backup, or in a log. A document in which only a time changes is not, nor a long text, or many rows, in
+    which nobody knows what varies."""
+    is_text = change.varies and (change.edit is not None or CUT.search(change.after or "") is not None)
+    if is_text:
+        stays = change.edit is not None and change.edit.is_known
+    else:
+        stays = not change.varies or bool(change.loose and _WORD.search(_mask_digits(change.after or "")))
     if change.digits_vary:
         places = _DIGITS.finditer(f"{change.where} {change.what}")
         return stays and any(not match[0].isdigit() for match in places)
+    if is_text:
+        return stays
     differing = _differing_digits(change.before or "", change.after or "")
     return not (stays and change.varies and differing and set(differing) <= set(change.loose))
+
+
+def _merge_edits(first: Change, second: Change, moved: bool) -> Edit | None:
+    """What both edited in a text, if more is known of it than which numbers vary. moved: it is at another place each
+    time."""
+    edit, other = _edit(first), _edit(second)
+    merged = edit.merge(other) if edit and other else None
+    if merged is None or first.edit or second.edit:
+        return merged
+    numbers = moved or _loose_digits(first.after or "", second.after or "")
+    return merged if merged.is_known and not numbers else None
+
+
+def _edit(change: Change) -> Edit | None:
+    """What was edited in a text. None: it is not known in full."""
+    values = change.before or "", change.after or ""
+    is_cut = any(CUT.search(value) or _DIGEST.fullmatch(value) for value in values)
+    return change.edit or (None if is_cut else Edit.between(*values))
 
 
 def _differing_digits(first: str, second: str) -> list[int]:
@@ -179,7 +207,7 @@ def _loose_digits(first: str, second: str) -> tuple[int, ...]:
     """Which numbers and hashes may be others when two texts differ in some alone: these, and those beside them, as the
     hour beside the second. Empty: the texts differ otherwise, or may on another day, which they name."""
     loose = set(_differing_digits(first, second))
-    if _NAMED_TIME & set(re.findall(r"[a-z]+", first.casefold())) or _DIGEST.fullmatch(first):
+    if NAMED_TIME & set(re.findall(r"[a-z]+", first.casefold())) or _DIGEST.fullmatch(first) or CUT.search(first):
         return ()
     spans = [match.span() for match in _DIGITS.finditer(first)]
     beside = [
@@ -201,12 +229,20 @@ def _mask_digits(text: str) -> str:
     return _DIGITS.sub("#", text)
 
 
+def _mask_text(change: Change) -> str:
+    """The text after a run without its numbers and hashes."""
+    return _mask_digits("\n".join(change.edit.new).replace(VARYING, "0") if change.edit else change.after or "")
+
+
 def _as_expected(want: Change, got: Change) -> bool:
     """Whether a change is as the reference has it."""
     if want.after == got.after:
         return True
     if None in (want.after, got.after):
         return False
+    if want.varies and want.edit:
+        edit = _edit(got)
+        return edit is not None and want.edit.covers(edit)
     if not want.varies or (want.digits_vary and _mask_digits(want.after or "") != _mask_digits(got.after or "")):
         return False
     differing = _differing_digits(want.after or "", got.after or "")

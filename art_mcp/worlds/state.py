@@ -10,11 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from art_mcp.worlds.alias import WORLD
-from art_mcp.worlds.change import Change
-from art_mcp.worlds.observers.observer import Observer, Show, Unread
+from art_mcp.worlds.change import CUT, Change
+from art_mcp.worlds.edit import Edit
+from art_mcp.worlds.observers.observer import LongText, Observer, Show, Unread
 
 PATIENCE = 60.0
 """Seconds in which a world is observed at most."""
+
+LONGEST_EDITS = 256_000
+"""Characters of all edits of long texts that a run's changes have at most."""
 
 _KINDS = {stat.S_IFIFO: "pipe", stat.S_IFSOCK: "socket", stat.S_IFCHR: "device", stat.S_IFBLK: "device"}
 """What is neither file nor directory nor link. It is never opened: opening a pipe waits for whoever writes to it."""
@@ -157,7 +161,8 @@ class StateReader:
 def changes(before: State, after: State) -> list[Change]:
     """What differs between two states of one directory, in the order of the paths. What one of them has not read is
     named, if it may differ."""
-    result = []
+    result: list[Change] = []
+    size = 0
     for name in sorted(before.keys() | after.keys()):
         old = before[name].values if name in before else {}
         new = after[name].values if name in after else {}
@@ -169,8 +174,19 @@ def changes(before: State, after: State) -> list[Change]:
             if what.startswith(unread_starts) and what not in unread:
                 continue
             if old.get(what) != new.get(what) or _mark(old.get(what)) != _mark(new.get(what)):
-                result.append(Change(where=where, what=what, before=old.get(what), after=new.get(what)))
+                edit = _edit(old.get(what), new.get(what))
+                size += edit.size if edit else 0
+                kept = edit if size <= LONGEST_EDITS else None
+                result.append(Change(where=where, what=what, before=old.get(what), after=new.get(what), edit=kept))
     return result
+
+
+def _edit(before: str | None, after: str | None) -> Edit | None:
+    """What was edited in a long text. None: it is none, or too long, or is gone."""
+    sides = before or "", after or ""
+    texts = [value.text if isinstance(value, LongText) else value for value in sides]
+    long = any(isinstance(value, LongText) for value in sides)
+    return Edit.between(*texts) if long and after is not None and not any(map(CUT.search, texts)) else None
 
 
 def _mark(value: str | None) -> str:

@@ -25,6 +25,16 @@ _PREFIX = re.compile(r"^(?:[\w ]*\b(?:error|exception)\b[^:\n]*:\s*)+", re.IGNOR
 _USAGE = re.compile(r"\busage: .{0,3000}?\berror: ", re.DOTALL)
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\):(?:\s*\n[ \t].*)+\n*")
 _QUOTED = re.compile(r"(?<!\w)'([^'\n]{1,80})'(?!\w)|\"([^\"\n]{1,80})\"|`([^`\n]{1,80})`")
+_NAME = r"""['"][^'"\n]{1,80}['"]"""
+_CODE = re.compile(
+    rf"""(?:\bname {_NAME} is not defined|{_NAME} object (?=has|is|does)|\b(?:type object|module) {_NAME} (?=has)
+    |has no attribute {_NAME}|\bno module named {_NAME}|cannot import name {_NAME}(?: from {_NAME})?
+    |local variable {_NAME}|positional arguments?: {_NAME}(?: and {_NAME})?|keyword argument {_NAME}
+    |operand type\(s\) for \S+ {_NAME}(?: and {_NAME})?|{_NAME} not supported between instances of {_NAME} and {_NAME}
+    |\bKeyError: {_NAME})(?:\. Did you mean: {_NAME}\?)?""".replace("\n    ", ""),
+    re.IGNORECASE,
+)
+"""What Python says of names in the code of a server."""
 _LIST = re.compile(r"[:\[({]\s*([^:\[\](){}\n]*,[^:\[\](){}\n]*)")
 """Items with commas between them, after a colon or in brackets."""
 _ENDING = re.compile(r"(?<![\w/.*-])\*?(\.[A-Za-z][A-Za-z0-9]{1,4})\b(?![/(])")
@@ -119,7 +129,7 @@ def offers(message: str, arguments: Mapping[str, Any]) -> tuple[list[str], list[
         message: An error, or the description of a parameter.
         arguments: The arguments of the call, which are not offered.
     """
-    text = message[:MAX_MESSAGE]
+    text = _CODE.sub("", message[:MAX_MESSAGE])
     candidates = ["".join(groups) for groups in _QUOTED.findall(text)]
     bare = _QUOTED.sub(_GAP, text)
     for items in _LIST.findall(bare):

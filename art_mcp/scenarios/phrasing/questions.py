@@ -122,8 +122,11 @@ def questions(
     finder = TextFinder if isinstance(first, str) else StructuredFinder
     unique: dict[tuple[str, str, str], Question] = {}
     for question in finder(first, second, noun, many, stated_texts, rng).find():
-        varies = question.path is not None
-        if len(question.value) <= LONG if varies else _fit(question.value, stated_texts, question.kind):
+        if question.path is not None:
+            usable = len(question.value) <= LONG and question.value.casefold() not in stated_texts
+        else:
+            usable = _fit(question.value, stated_texts, question.kind)
+        if usable:
             unique.setdefault((question.kind, question.head or question.items, question.item), question)
     every = list(unique.values())
     exact = [question for question in every if not _VAGUE.fullmatch(question.head or question.items)]

@@ -231,9 +231,9 @@ class Producer:
             removes = any(VERBS[word].removes for word in words(executed_draft.draft.steps[-1].tool) if word in VERBS)
             if removes and executed_draft.trial.changes == []:
                 return "empty", "nothing was removed"
-            if executed_draft.trial.changes == [] and self._pool.changes(executed_draft.trial.steps[-1].tool):
-                return "empty", "nothing was changed"
-            return None
+            name = executed_draft.trial.steps[-1].tool
+            changes = self._pool.changes(name) or self._should_change(name)
+            return ("empty", "nothing was changed") if changes and executed_draft.trial.changes == [] else None
         last = executed_draft.trial.steps[-1]
         if self._drafter.values.graph.is_stock(last.tool, last.arguments, executed_draft.results[-1]):
             return "error", str(executed_draft.results[-1])
@@ -241,6 +241,14 @@ class Producer:
             return "empty", "the result has no short value that could be asked for"
         surplus = executed_draft.is_empty and not self._pool.has_room_for_empty(executed_draft)
         return ("empty", "the result says that there is nothing") if surplus else None
+
+    def _should_change(self, name: str) -> bool:
+        """Whether a call of a tool that acts should change the observed world: it was seen to, or its verb or
+        annotations say so and others of the server do. A server that keeps all in its memory has none that do."""
+        changing, hints = self._drafter.values.graph.changing, self._drafter.tools[name].annotations
+        edits = any(VERBS[word].edits for word in words(name) if word in VERBS)
+        local = hints.get("readOnlyHint") is False and hints.get("openWorldHint") is False
+        return name in changing or (bool(changing) and (edits or local or bool(hints.get("destructiveHint"))))
 
     def _singles(self, name: str, count: int) -> list[Draft]:
         """New drafts of a tool, as many as can be drawn. Of each tool the wanted share has a held-out value, if any."""

@@ -11,6 +11,25 @@ LONGEST = 300
 """Characters of a value that is kept as it is. Of a longer one the beginning is kept, with its length and digest."""
 
 
+LONGEST_TEXT = 64_000
+"""Characters of a text that is known line by line, at most."""
+
+
+class LongText(str):
+    """A value that is cut.
+
+    Attributes:
+        text: All of it.
+    """
+
+    text: str
+
+    def __new__(cls, value: str, text: str) -> LongText:
+        long = super().__new__(cls, value)
+        long.text = text
+        return long
+
+
 class Unread(str):
     """A value in the place of what was not read, or not one by one: it says why, or what is known of all.
 
@@ -89,4 +108,5 @@ def render_value(data: str | bytes, translate: Callable[[str], str] = str) -> st
     if len(data) <= LONGEST:
         return data
     digest = hashlib.sha256(data.encode()).hexdigest()[:32]
-    return f"{data[: LONGEST // 2]} … ({len(data):,} characters, sha256 {digest})"
+    value = f"{data[: LONGEST // 2]} … ({len(data):,} characters, sha256 {digest})"
+    return LongText(value, data) if len(data) <= LONGEST_TEXT else value

@@ -13,6 +13,8 @@ from art_mcp.scenarios.coverage import (
     EMPTY_REMEDY,
     MAX_LINES,
     NEED_REMEDY,
+    UNSTABLE_CHANGES,
+    UNSTABLE_REMEDY,
     WORLD_REMEDY,
     ToolCoverage,
     change_risk,
@@ -118,6 +120,9 @@ def test_an_error_counts_for_the_tool_that_gave_it() -> None:
     [
         (unknown_value("sheet"), "--resource sheet=sheet.txt, a file with one value on each line"),
         (unknown_value("rows"), "--resource rows=rows.json, a JSON list of values"),
+        (unknown_value("rows.*"), "--resource rows=rows.json, a JSON list of values"),
+        (unknown_value("rows.*.name"), "--resource rows=rows.json, a JSON list of values"),
+        (f"every call failed: {UNSTABLE_CHANGES} (2 calls)", UNSTABLE_REMEDY),
         (change_risk("its name says so"), WORLD_REMEDY),
         (unreadable_tool("no schema"), "mend the server's list of tools"),
         ("every call failed: could not connect to the database (12 calls)", NEED_REMEDY),

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
+import pytest
+
 from art_mcp.worlds.change import Change, compare, merge_changes
+from art_mcp.worlds.observers.files import FileObserver
+from art_mcp.worlds.observers.observer import render_value
+from art_mcp.worlds.state import StateReader, changes
 
 MADE = Change(where="/world/repo", what="branch x", after="abc")
 MOVED = Change(where="/world/repo", what="HEAD", before="main", after="x")
@@ -126,3 +135,82 @@ def test_of_a_file_that_is_no_text_any_other_content_is_expected() -> None:
     both = merge_changes([book], [book.model_copy(update={"after": "8 bytes, sha256 cccccccc"})])
     assert both is not None
     assert compare(both, [book.model_copy(update={"after": "1,007 bytes, sha256 dddddddd"})]).degree == 1.0
+
+
+def made_task(name: str, own: str, second: int) -> dict[str, Any]:
+    return {"id": own, "name": name, "text": "x" * 60, "created_at": f"2026-11-28T09:00:{second:02}.5Z"}
+
+
+def written(*, jsonl: bool, tasks: Sequence[Mapping[str, Any]]) -> str:
+    ordered = sorted(tasks, key=lambda task: str(task["id"]))
+    return "".join(f"{json.dumps(task)}\n" for task in ordered) if jsonl else json.dumps(tasks, indent=1)
+
+
+def edited(tmp_path: Path, before: str, after: str) -> list[Change]:
+    """What the world says of a file that was written."""
+    states = []
+    for text in (before, after):
+        (tmp_path / "tasks").write_text(text)
+        states.append(StateReader(tmp_path, tmp_path, [FileObserver()], render_value).state())
+    return changes(*states)
+
+
+@pytest.mark.parametrize("jsonl", [True, False])
+def test_of_a_long_text_only_times_and_ids_can_be_others(tmp_path: Path, jsonl: bool) -> None:
+    start = [made_task("Paint the shed", own, 0) for own in ("2d0wnrnm", "4xafrxl6", "6kl2x7tn", "xi15di1r")]
+    before = written(jsonl=jsonl, tasks=start)
+
+    def run(*tasks: Mapping[str, Any]) -> list[Change]:
+        return edited(tmp_path, before, written(jsonl=jsonl, tasks=[*start, *tasks]))
+
+    both = merge_changes(run(made_task("Buy tea", "tujf4qmc", 1)), run(made_task("Buy tea", "0b9wzk31", 2)))
+    assert both is not None
+    both = [Change.model_validate_json(change.model_dump_json()) for change in both]
+    assert compare(both, run(made_task("Buy tea", "5hgkqpwo", 44))).degree == 1.0
+    assert compare(both, run(made_task("Buy tin", "5hgkqpwo", 44))).degree == 0.0
+    assert compare(both, run()).degree == 0.0
+    assert compare(both, run(*[made_task("Buy tea", own, 44) for own in "ab"])).degree == 0.0
+    assert compare(both, edited(tmp_path, before, "rubbish")).degree == 0.0
+    assert compare(both, edited(tmp_path, before, before.replace("shed", "barn", 1))).degree == 0.0
+    other = written(jsonl=jsonl, tasks=[*start[1:], made_task("Buy tea", "5hgkqpwo", 44)])
+    assert compare(both, edited(tmp_path, before, other)).degree == 0.0, "another task is gone"
+
+
+def test_a_long_text_in_which_nobody_knows_what_varies_is_no_task(tmp_path: Path) -> None:
+    def run(number: int) -> list[Change]:
+        return edited(tmp_path, "x" * 400, f"{'x' * 400}\n{'a, ' * number}")
+
+    assert merge_changes(run(3), run(4)) is None
+    beside = merge_changes([*run(3), MADE], [*run(4), MADE])
+    assert beside is not None
+    assert compare(beside, [*run(5), MADE]).degree == 1.0
+    assert compare(beside, run(5)).degree == 0.5
+    times = [edited(tmp_path, "shed " * 80, f"{'shed ' * 80}09:00:0{second}") for second in (1, 2)]
+    assert merge_changes(*times) is not None, "a time that was not there"
+    clock = [edited(tmp_path, f"{'shed ' * 80}09:00:00", f"{'shed ' * 80}09:00:0{second}") for second in (1, 2)]
+    assert merge_changes(*clock) is None, "nothing but a time was changed"
+    rows = [[Change(where="/world/a.db", what="rows of t", after=f"9,001 rows, sha256 {n}{'a' * 9}")] for n in (1, 2)]
+    assert merge_changes(*rows) is None, "other values in any of many rows"
+
+
+def test_a_long_text_that_was_saved_with_its_digest_alone_is_compared() -> None:
+    saved = Change.model_validate(
+        {
+            "where": "/world/a",
+            "what": "content",
+            "after": "x … (1,717 characters, sha256 aaaaaaaa)",
+            "varies": True,
+        }
+    )
+    later = saved.model_copy(update={"after": "x … (1,718 characters, sha256 bbbbbbbb)", "varies": False})
+    assert compare([saved], [later]).degree == 1.0
+
+
+def test_a_short_text_with_a_random_id_is_expected_with_the_rest_of_it() -> None:
+    def run(name: str, own: str) -> list[Change]:
+        return [Change(where="/world/a", what="content", after=f'{{"id": "{own}", "name": "{name}"}}')]
+
+    both = merge_changes(run("Buy tea", "tujf4qmc"), run("Buy tea", "0b9wzk31"))
+    assert both is not None
+    assert compare(both, run("Buy tea", "xi15di1r")).degree == 1.0
+    assert compare(both, run("Buy tin", "xi15di1r")).degree == 0.0

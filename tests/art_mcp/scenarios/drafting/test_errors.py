@@ -95,3 +95,25 @@ def test_the_reason_of_an_error_is_short(text: str, reason: str) -> None:
 def test_numbers_of_an_error_are_those_that_the_call_had_not() -> None:
     assert numbers_in("Data dimensions (1x2) don't match rows (2) and cols (60)", [2, 60]) == [1]
     assert numbers_in("version 1.5 is too old", []) == []
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "Error executing tool create_index: name 'ET' is not defined",
+        "name 'tabel' is not defined. Did you mean: 'table'?",
+        "AttributeError: 'NoneType' object has no attribute 'rows'",
+        "type object 'Path' has no attribute 'walk'",
+        "module 'pandas' has no attribute 'append'",
+        "No module named 'openpyxl'",
+        "cannot import name 'escape' from 'jinja2'",
+        "cannot access local variable 'row' where it is not associated with a value",
+        "find() missing 1 required positional argument: 'table'",
+        "find() got an unexpected keyword argument 'limit'",
+        "unsupported operand type(s) for +: 'int' and 'str'",
+        "'<' not supported between instances of 'int' and 'str'",
+        "KeyError: 'city'",
+    ],
+)
+def test_names_in_the_code_of_a_server_are_no_offers(message: str) -> None:
+    assert offers(f"{message}; one of: 'Orders'", {})[0] == ["Orders"]

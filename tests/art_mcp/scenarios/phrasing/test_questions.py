@@ -162,6 +162,8 @@ def test_what_changes_with_time_is_read_off_in_the_run() -> None:
 
 def test_what_the_task_says_is_not_asked() -> None:
     assert heads(found({"city": "Oslo", "people": 700}, known=["Oslo"])) == {"the people": "700"}
+    milliseconds = {"card id": 1796003056085, "people": 700}
+    assert heads(found(milliseconds, known=[1796003056085])) == {"the people": "700"}
 
 
 CALL = Wish("show me the log of /r", "showing me the log of /r", "the log of /r", "log", False, "of /r")
