@@ -230,7 +230,6 @@ async def test_structured_output(
     assert found.output["messages"][-1].text == "value=3"
 
 
-<<<<<<< HEAD
 @pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")  # LangChain's, of openai's parsed message
 async def test_structured_output_that_is_streamed(make: MakeModel) -> None:
     """openai's helper keeps of a stream what its last chunk says, which has the usage alone."""
@@ -245,7 +244,8 @@ async def test_structured_output_that_is_streamed(make: MakeModel) -> None:
     (call,) = handler.recorder.completions
     assert (call.trainable, call.version) == (True, 0)
     assert (call.message or {})["content"] == '{"value": 3}'
-=======
+
+
 @pytest.mark.parametrize(
     ("method", "question"),
     [("json_schema", 'say {"value": "x"}'), ("json_schema", 'cut {"value": 1'), ("json_mode", 'cut {"value": 1')],
@@ -282,7 +282,6 @@ async def test_of_a_repeated_call_an_answer_that_cannot_be_parsed_does_not_count
     run = await rollout(StateGraph(Said).add_node("n", node).add_edge(START, "n").compile(), {"said": []})
     assert run.output["said"] == ['{"value": 3}']
     assert [(call.error, call.superseded) for call in run.completions] == [(None, "retry"), (None, None)]
->>>>>>> x
 
 
 @pytest.mark.parametrize("mode", ["values", "updates", "messages", "debug", ["updates", "messages"]])
