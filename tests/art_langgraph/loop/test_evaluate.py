@@ -69,6 +69,18 @@ def test_the_rate_is_within_its_interval_whatever_is_rounded(rates: list[float])
     assert 0.0 <= low <= statistics.fmean(rates) <= high <= 1.0
 
 
+@pytest.mark.parametrize(
+    ("n", "quantile"),
+    [(2, 12.7062), (3, 4.3027), (4, 3.1824), (5, 2.7764), (9, 2.3060), (31, 2.0423), (10_001, 1.9602)],
+)
+def test_the_interval_of_a_mean_is_students(n: int, quantile: float) -> None:
+    values = [float(number % 2) for number in range(n)]
+    interval = mean_interval(values)
+    assert interval is not None
+    half = (interval[1] - interval[0]) / 2
+    assert half / (statistics.stdev(values) / n**0.5) == pytest.approx(quantile, rel=2e-3)
+
+
 def test_every_scenario_counts_the_same() -> None:
     found = Evaluation([run(1.0, of="a"), run(None, of="a"), *(run(0.5, of="b") for _ in range(4))])
     assert (found.mean, found.success_rate) == (0.75, 0.5)
