@@ -42,7 +42,7 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:
     return statistics.fmean(values) - half, statistics.fmean(values) + half
 
 
-def _t95(freedom: int) -> float:
+def _t95(freedom: float) -> float:
     """The 97.5 % quantile of Student's distribution: Fisher's expansion in the normal quantile (Abramowitz and Stegun
     26.7.5), which is right to a thousandth from 3 degrees of freedom on."""
     if freedom < 3:
