@@ -428,7 +428,7 @@ async def evaluate(options: EvaluateArguments) -> Evaluation:
         **values_of(options, GatherOptions),
     )
     evaluation = Evaluation(runs_of(groups), options.version, options.success, options.answer)
-    if options.reward is not None and not evaluation.scored:
+    if options.reward is not None and evaluation.trajectories and not evaluation.scored:
         check_rewards(groups)
         raise RolloutsFailed(
             f"{len(evaluation.trajectories)} of {len(evaluation.trajectories)} runs have rewards of completions alone, "

@@ -13,6 +13,7 @@ from art_langgraph import (
     ChatART,
     GRPOConfig,
     NodeRewards,
+    RolloutsFailed,
     Scenario,
     TrainerClient,
     Trajectory,
@@ -204,6 +205,16 @@ async def test_evaluation_uses_its_version_and_is_never_trained(connected: Train
             assert (row.version, row.sampling.temperature) == (0, 1.0)
         groups = TrajectoryGroup.by_scenario(found.trajectories)
         assert (await trainer.train_step("credit-measured", groups)).metrics["skipped"]
+
+
+async def test_an_evaluation_without_a_reward_of_any_run_is_no_result(connected: TrainerServer) -> None:
+    def by_call(trajectory: Trajectory) -> None:
+        for call in trajectory.completions:
+            call.reward = 1.0
+
+    with pytest.raises(RolloutsFailed, match="2 of 2 runs have rewards of completions alone"):
+        await evaluate(graph_of("agent"), ["say a", "say b"], by_call, progress=False)
+    assert (await evaluate(graph_of("agent"), [], by_call, progress=False)).n == 0
 
 
 async def test_single_runs_train_with_a_baseline(connected: TrainerServer) -> None:
