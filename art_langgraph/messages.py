@@ -55,7 +55,7 @@ _NO_OBJECT = "the arguments are no JSON object"
 _NAMESPACE = ["langchain", "schema", "messages"]
 
 
-ADDRESS = re.compile(r" at 0x[0-9A-Fa-f]+")
+_ADDRESS = re.compile(r" at 0x[0-9A-Fa-f]+")
 """In the text of an object that has no better one, such as a function: it differs between processes."""
 
 
@@ -74,7 +74,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, BaseModel):
         return {key: plain(getattr(value, key)) for key in type(value).model_fields}
     if isinstance(value, dict):
-        return {key if isinstance(key, str) else ADDRESS.sub("", str(key)): plain(item) for key, item in value.items()}
+        return {key if isinstance(key, str) else _ADDRESS.sub("", str(key)): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
     if isinstance(value, (set, frozenset)):
@@ -83,7 +83,7 @@ def plain(value: Any) -> Any:
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
-    return ADDRESS.sub("", repr(value))
+    return _ADDRESS.sub("", repr(value))
 
 
 def map_texts(value: Any, change: Callable[[str], str], *, keys: bool = False) -> Any:

@@ -65,14 +65,8 @@ def answer_in(error: BaseException) -> LLMResult | None:
         for generation, choice in zip(result.generations, body["choices"], strict=True):
             generation.message.response_metadata = {**(result.llm_output or {}), **(generation.generation_info or {})}
             keep_reasoning(generation.message, choice["message"])
-    except (
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-        RuntimeError,
-    ):  # no answer, or a stream, whose body is gone
-        return None
+    except (ValueError, KeyError, TypeError, AttributeError, RuntimeError):
+        return None  # no answer, or a stream, whose body is gone
     return LLMResult(generations=[[*result.generations]], llm_output=result.llm_output) if result.generations else None
 
 

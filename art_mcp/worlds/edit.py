@@ -52,9 +52,9 @@ class Edit(BaseModel):
         old, new = before.splitlines(), after.splitlines()
         if all(line.startswith("{") and line.endswith("}") for line in new):
             was, now = Counter(old), Counter(new)
-            gone, made = tuple((was - now).elements()), tuple((now - was).elements())
-            if len(made) <= MAX_OBJECTS:
-                return cls(at=None, old=gone, new=made)
+            removals, additions = tuple((was - now).elements()), tuple((now - was).elements())
+            if len(additions) <= MAX_OBJECTS:
+                return cls(at=None, old=removals, new=additions)
         at = _count_same(old, new)
         old, new = old[at:], new[at:]
         end = _count_same(old[::-1], new[::-1])

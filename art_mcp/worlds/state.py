@@ -176,8 +176,8 @@ def changes(before: State, after: State) -> list[Change]:
             if old.get(what) != new.get(what) or _mark(old.get(what)) != _mark(new.get(what)):
                 edit = _edit(old.get(what), new.get(what))
                 size += edit.size if edit else 0
-                kept = edit if size <= LONGEST_EDITS else None
-                result.append(Change(where=where, what=what, before=old.get(what), after=new.get(what), edit=kept))
+                edit = edit if size <= LONGEST_EDITS else None
+                result.append(Change(where=where, what=what, before=old.get(what), after=new.get(what), edit=edit))
     return result
 
 
